@@ -328,6 +328,25 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 # --------------------------------------------------------------------------------------
+# notebooks/reverse_torch.ipynb
+
+
+def make_optimizer(model, settings):
+    """AdamW that decays matrices only, and the scheduler of its learning rate."""
+    decay, keep = [], []
+    for name, param in model.named_parameters():
+        is_matrix = name.endswith("weight") and param.ndim > 1
+        (decay if is_matrix else keep).append(param)
+    groups = [
+        {"params": decay, "weight_decay": settings.weight_decay},
+        {"params": keep, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1.0, fused=True)
+    rates = [*settings.learning_rates.tolist(), 0.0]  # the last: after the training
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rates.__getitem__)
+
+
+# --------------------------------------------------------------------------------------
 # notebooks/decoder_torch.ipynb
 
 
@@ -526,16 +545,6 @@ def batch_of(tokens, length, batch_size, update, rank, n_processes):
     return tokens[start + torch.arange(length + 1, device=tokens.device)]
 
 
-def optimizer_of(model, learning_rate):
-    """AdamW, with weight decay on the matrices of the layers and the embedding only."""
-    decay, keep = [], []
-    for name, param in model.named_parameters():
-        is_matrix = name.endswith("weight") and param.ndim > 1
-        (decay if is_matrix else keep).append(param)
-    groups = [{"params": decay}, {"params": keep, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, learning_rate, weight_decay=0.1)
-
-
 def save(path, parts):
     """Write a checkpoint, whole or not at all: the old one stays until then."""
     draft = path.with_suffix(".draft")
@@ -545,7 +554,8 @@ def save(path, parts):
 
 def train(model, tokens, options, path, rank, n_processes):
     """Train from the last checkpoint on, with a share of every batch."""
-    optimizer, done = optimizer_of(model, options.learning_rate), 0
+    options.learning_rates = torch.tensor([options.learning_rate])  # the same for all
+    optimizer, done = make_optimizer(model, options)[0], 0
     if path.exists():
         kept = torch.load(path, map_location=tokens.device, weights_only=True)
         model.load_state_dict(kept["model"])
@@ -581,6 +591,7 @@ def main():
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=8, help="of all processes")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--prompt", help="by default how the text begins")
     options = parser.parse_args()
     rank = int(os.environ.get("RANK", 0))

@@ -133,7 +133,6 @@ if __name__ == "__main__":
         if name:
             model(name)
         if given.photos or not name:
-            name = given.photos or "cifar100"
-            photos(name, not given.images_only)
+            photos(name := given.photos or "cifar100", not given.images_only)
     except (OSError, ValueError) as error:
         sys.exit(f"{name} is not prepared: {error}")

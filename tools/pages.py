@@ -1,6 +1,7 @@
 """The pages as the tools and the tests see them: their cells, and where each stands."""
 
 import ast
+import os
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -72,11 +73,6 @@ def addresses(url):
     return url, colab, f"https://{owner.lower()}.github.io/{project}"
 
 
-def chapters():
-    """Names of the chapters that have pages, in alphabetical order."""
-    return sorted({path.stem.rpartition("_")[0] for path in sources()})
-
-
 def sources():
     """The ``.py`` of every page."""
     return sorted(NOTEBOOKS.glob("*.py"))
@@ -122,7 +118,7 @@ def definition(path, name):
     return found
 
 
-def in_order():
+def chapters():
     """Names of the chapters that have pages, in the order of the book."""
     files = [page for page in toc() if side_of(page) == "jax"]
     return [page.removeprefix("notebooks/").removesuffix("_jax") for page in files]
@@ -138,5 +134,9 @@ def toc():
 
 
 def setup(_app):
-    """Named among the extensions in ``_config.yml``, so that those can import it."""
+    """Named among the extensions in ``_config.yml``, so that those can import it.
+
+    Pages that Sphinx itself executes show no bars, which go to stderr.
+    """
+    os.environ["TQDM_DISABLE"] = "1"
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -31,9 +31,8 @@ FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
 
 def in_git(path):
     """The text of a file at the last commit, or nothing."""
-    name = path.relative_to(pages.ROOT).as_posix()
-    command = ["git", "show", f"HEAD:{name}"]
-    return subprocess.run(command, capture_output=True, cwd=pages.ROOT).stdout.decode()
+    command = ["git", "show", f"HEAD:./{path.name}"]
+    return subprocess.run(command, capture_output=True, cwd=path.parent).stdout.decode()
 
 
 def cells_of(text):
@@ -163,15 +162,13 @@ def room(chapter, side, text, homes):
 
 
 def rooms(side, texts):
-    """``{path: text}`` of a framework's room."""
+    """The room of a framework, ``{chapter: text}``."""
     homes, files = {}, {}
-    for chapter in pages.in_order():
+    for chapter in pages.chapters():
         text = texts[pages.NOTEBOOKS / f"{chapter}_{side}.py"]
         if found := room(chapter, side, text, homes):
             files[chapter] = found
-    lines = "".join(f"from .{chapter} import *\n" for chapter in sorted(files))
-    files["__init__"] = f'"""What the pages build, one file a chapter."""\n\n{lines}'
-    return {HELPERS / side / f"{name}.py": text for name, text in files.items()}
+    return files
 
 
 MODEL = """A language model in one file, from a book that builds it.
@@ -248,7 +245,7 @@ def formatted(text):
 def changes():
     """``{path: text}`` of every file that does not yet say what it should."""
     texts = {path: path.read_text("utf-8") for path in pages.sources()}
-    for chapter in pages.in_order():
+    for chapter in pages.chapters():
         carry(chapter, texts)
     texts = {path: canonical(text) for path, text in texts.items()}
     wanted = dict(texts)
@@ -256,15 +253,13 @@ def changes():
         wanted[path.with_suffix(".ipynb")] = notebook(path, text)
     for side in pages.SIDES:
         files = rooms(side, texts)
-        wanted |= files
-        chapters = [HELPERS / side / f"{chapter}.py" for chapter in pages.in_order()]
-        files = {path.stem: files[path] for path in chapters if path in files}
         wanted[pages.ROOT / f"scripts/model_{side}.py"] = model_file(side, files)
-    return {
-        path: text
-        for path, text in wanted.items()
-        if not path.exists() or path.read_text("utf-8") != text
-    }
+        lines = "".join(f"from .{chapter} import *\n" for chapter in sorted(files))
+        first = '"""What the pages build, one file a chapter."""'
+        files["__init__"] = f"{first}\n\n{lines}"
+        wanted |= {HELPERS / side / f"{name}.py": files[name] for name in files}
+    there = {path: path.read_text("utf-8") for path in wanted if path.exists()}
+    return {path: text for path, text in wanted.items() if there.get(path) != text}
 
 
 def main(check):

@@ -16,11 +16,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from docutils import nodes
-from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxRole
 
 import blank
 import pages
+from later import FILL, Later
 from pages import FOLDS, NAMES, side_of
 
 NOT_FOUND = """<h1>There is no such page</h1>
@@ -78,29 +78,18 @@ def in_words(core, extras, questions):
     return f"About {round(core)} minutes{''.join(more)}"
 
 
-class Minutes(nodes.Inline, nodes.Element):
-    """Stands where minutes will be, until all pages are read."""
-
-
 class MinutesRole(SphinxRole):
     def run(self):
         self.env.note_reread()  # any page may have changed
-        return [Minutes(chapters=self.text)], []
+        return [Later(name="minutes", given=[self.text])], []
 
 
-class FillMinutes(SphinxPostTransform):
+def fill_minutes(transform, _node, names):
     """Minutes of chapters without extras, or hours of all; the mean of the twins."""
-
-    default_priority = 8
-
-    def run(self, **_):
-        for node in list(self.document.findall(Minutes)):
-            every = node["chapters"] == "all"
-            names = pages.chapters() if every else node["chapters"].split()
-            twins = [f"notebooks/{name}_{side}" for name in names for side in NAMES]
-            mean = sum(times(self.env.get_doctree(page))[0] for page in twins) / 2
-            words = f"{mean / 60:.0f} hours" if every else f"{mean:.0f}"
-            node.replace_self(nodes.Text(words))
+    chapters = pages.chapters() if names == "all" else names.split()
+    twins = [f"notebooks/{name}_{side}" for name in chapters for side in NAMES]
+    mean = sum(times(transform.env.get_doctree(page))[0] for page in twins) / 2
+    return nodes.Text(f"{mean / 60:.0f} hours" if names == "all" else f"{mean:.0f}")
 
 
 def add_links(app, doctree, page):
@@ -256,9 +245,8 @@ def visit(writer, node):
 
 def setup(app):
     app.add_node(Html, html=(visit, lambda *_: None))
-    app.add_node(Minutes)
     app.add_role("minutes", MinutesRole())
-    app.add_post_transform(FillMinutes)
+    FILL["minutes"] = fill_minutes
     app.connect("config-inited", tell_the_home)
     app.connect("env-check-consistency", name_pages)
     app.connect("doctree-resolved", add_links)

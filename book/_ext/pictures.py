@@ -16,10 +16,9 @@ import numpy as np
 from docutils import nodes
 from matplotlib import colormaps
 from PIL import Image
-from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective
 
+from later import add_part
 from navigation import is_cell
 from pages import NAMES
 
@@ -81,48 +80,28 @@ def complete(app, page, _template, context, _doctree):
         context["body"] = re.sub(r"<img\b[^>]*>", with_size, body)
 
 
-class Figures(nodes.General, nodes.Element):
-    """Stands where a list of figures will be, until all pages are read."""
-
-
-class FiguresDirective(SphinxDirective):
-    """``{figures} chapter``."""
-
-    required_arguments = 1
-
-    def run(self):
-        self.env.note_reread()  # any page may have changed
-        return [Figures(chapter=self.arguments[0])]
-
-
-class Fill(SphinxPostTransform):
+def list_figures(transform, _node, chapter):
     """Section, alt text, and a link to the SVG of each figure, in both frameworks."""
-
-    default_priority = 8
-
-    def run(self, **_):
-        for node in list(self.document.findall(Figures)):
-            twins = [f"notebooks/{node['chapter']}_{side}" for side in NAMES]
-            pairs = zip(*map(self.figures, twins), strict=False)
-            items = [self.item(twins[0], pair) for pair in pairs]
-            node.replace_self(nodes.bullet_list("", *items))
-
-    def figures(self, page):
-        """``(section, image)`` of a page, in order."""
-        for cell in filter(is_cell, self.env.get_doctree(page).findall()):
-            if "tag_figure" in cell["classes"]:
-                for image in cell.findall(nodes.image):
-                    yield cell.parent, image
-
-    def item(self, page, pair):
+    env, items = transform.env, []
+    twins = [f"notebooks/{chapter}_{side}" for side in NAMES]
+    page = transform.app.builder.get_relative_uri(env.docname, twins[0])
+    for pair in zip(*(figures(env.get_doctree(twin)) for twin in twins), strict=False):
         section, image = pair[0]
-        address = self.app.builder.get_relative_uri(self.env.docname, page)
-        links = [link(section[0].astext(), f"{address}#{section['ids'][0]}")]
+        links = [link(section[0].astext(), f"{page}#{section['ids'][0]}")]
         links.append(nodes.Text(f": {image['alt'].removesuffix('.')}."))
         for name, (_, image) in zip(NAMES.values(), pair, strict=True):
-            file = self.env.images[image["uri"]][1]
+            file = env.images[image["uri"]][1]
             links += [nodes.Text(" "), link(f"SVG from {name}", f"../_images/{file}")]
-        return nodes.list_item("", nodes.paragraph("", "", *links))
+        items.append(nodes.list_item("", nodes.paragraph("", "", *links)))
+    return nodes.bullet_list("", *items)
+
+
+def figures(doctree):
+    """``(section, image)`` of a page, in order."""
+    for cell in filter(is_cell, doctree.findall()):
+        if "tag_figure" in cell["classes"]:
+            for image in cell.findall(nodes.image):
+                yield cell.parent, image
 
 
 def link(words, address):
@@ -137,9 +116,7 @@ def empty_the_script_of_icons(app, error):
 
 
 def setup(app):
-    app.add_node(Figures)
-    app.add_directive("figures", FiguresDirective)
-    app.add_post_transform(Fill)
+    add_part(app, "figures", list_figures)
     app.connect("html-page-context", complete, priority=600)
     app.connect("build-finished", empty_the_script_of_icons)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -17,8 +17,8 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective
 
+from later import add_part
 from pages import NAMES, NOTEBOOKS
 
 logger = logging.getLogger(__name__)
@@ -31,63 +31,41 @@ LINK = re.compile(r'(download="([\w.]+)") href="data:[^,"]*,([^"]*)"')
 LARGE = 2**16  # letters of base64; weights above are files of their own
 
 
-class PlaygroundNode(nodes.General, nodes.Element):
-    """Stands where the model will be, until every page has been executed."""
-
-
-class Playground(SphinxDirective):
-    """``{playground} chapter``."""
-
-    required_arguments = 1
-
-    def run(self):
-        self.env.note_reread()  # the weights are new after each execution
-        return [PlaygroundNode(chapter=self.arguments[0], location=self.get_location())]
-
-
-class PlaygroundHtml(SphinxPostTransform):
-    default_priority = 8
-
-    def run(self, **_):
-        if nodes_here := list(self.document.findall(PlaygroundNode)):
-            style = json.dumps((VIEWER / "viewer.css").read_text("utf-8"))
-            code = (VIEWER / "viewer.js").read_text("utf-8")
-            code = code.replace('"viewer.css"', style, 1)
-            (static(self.app) / "viewer.js").write_text(code, encoding="utf-8")
-        up = "../" * self.env.docname.count("/")
+def model(transform, node, chapter):
+    """The place for a model; before the first one of a page what all of them need."""
+    env, app = transform.env, transform.app
+    if chapter == "pretrained":  # published weights are the same for both
+        data = b64encode(PRETRAINED.read_bytes()).decode("ascii")
+        weights = dict.fromkeys(NAMES, (PRETRAINED.name, data))
+    else:
+        weights = {side: trained(env, f"{chapter}_{side}") for side in NAMES}
+    if missing := [NAMES[side] for side in NAMES if not weights[side]]:
+        what = f"the chapter {chapter} offers no weights in {', '.join(missing)}"
+        logger.warning(what, location=node["location"])
+        return []
+    for name, data in weights.values():
+        write(app, f"{name}.js", script(name, data))
+    up, before = "../" * env.docname.count("/"), ""
+    if not transform.document.get("has_model"):
+        transform.document["has_model"] = True
+        style = json.dumps((VIEWER / "viewer.css").read_text("utf-8"))
+        code = (VIEWER / "viewer.js").read_text("utf-8")
+        code = code.replace('"viewer.css"', style, 1)
+        (static(app) / "viewer.js").write_text(code, encoding="utf-8")
         before = f'<link rel="stylesheet" href="{up}_static/playground.css">\n'
         for name in SCRIPTS:
             before += f'<script src="{up}_static/{name}.js"></script>\n'
-        for node in nodes_here:
-            chapter = node["chapter"]
-            weights = self.weights(chapter)
-            if missing := [NAMES[side] for side in NAMES if not weights[side]]:
-                sides = ", ".join(missing)
-                what = f"the chapter {chapter} offers no weights in {sides}"
-                logger.warning(what, location=node["location"])
-                node.parent.remove(node)
-                continue
-            text = before + place(chapter, weights, up)
-            for name, data in weights.values():
-                write(self.app, f"{name}.js", script(name, data))
-            node.replace_self(nodes.raw("", text, format="html"))
-            before = ""
+    return nodes.raw("", before + place(chapter, weights, up), format="html")
 
-    def weights(self, chapter):
-        """``{side: (file, base64)}``; published weights are the same for both."""
-        if chapter == "pretrained":
-            data = b64encode(PRETRAINED.read_bytes()).decode("ascii")
-            return dict.fromkeys(NAMES, (PRETRAINED.name, data))
-        return {side: self.trained(f"{chapter}_{side}") for side in NAMES}
 
-    def trained(self, page):
-        """The weights that an executed page offers."""
-        if f"notebooks/{page}" in self.env.found_docs:
-            for node in self.env.get_doctree(f"notebooks/{page}").findall(nodes.raw):
-                for _, name, data in LINK.findall(node.astext()):
-                    if name == f"{page}.safetensors":
-                        return name, data
-        return None
+def trained(env, page):
+    """The weights that an executed page offers: ``(file, base64)``."""
+    if f"notebooks/{page}" in env.found_docs:
+        for node in env.get_doctree(f"notebooks/{page}").findall(nodes.raw):
+            for _, name, data in LINK.findall(node.astext()):
+                if name == f"{page}.safetensors":
+                    return name, data
+    return None
 
 
 class WeightsAsFiles(SphinxPostTransform):
@@ -148,8 +126,6 @@ def static(app, *names):
 
 
 def setup(app):
-    app.add_node(PlaygroundNode)
-    app.add_directive("playground", Playground)
-    app.add_post_transform(PlaygroundHtml)
+    add_part(app, "playground", model)
     app.add_post_transform(WeightsAsFiles)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,10 +9,9 @@ import re
 from html import escape
 
 from docutils import nodes
-from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective
 
+from later import add_part
 from pages import NAMES, ROOT
 
 logger = logging.getLogger(__name__)
@@ -20,51 +19,31 @@ MAP = ROOT / "book" / "drawings" / "map.svg"
 LINK = re.compile(r'href="\.\./([\w/]+)\.html#?([^"]*)" aria-label="([^"]*)"')
 
 
-class MapNode(nodes.General, nodes.Element):
-    """Stands where the map will be, until the headings of all pages are known."""
+def draw_map(transform, node):
+    """The map in both frameworks."""
 
-
-class TransformerMap(SphinxDirective):
-    """``{transformer-map}``, without arguments."""
-
-    def run(self):
-        self.env.note_dependency(str(MAP))
-        self.env.note_reread()  # a heading of any page may have changed
-        return [MapNode(location=self.get_location())]
-
-
-class MapHtml(SphinxPostTransform):
-    default_priority = 8
-
-    def run(self, **_):
-        for node in list(self.document.findall(MapNode)):
-            self.location = node["location"]
-            html, drawn = "", MAP.read_text("utf-8")
-            for side, name in NAMES.items():
-                text = drawn.replace("FRAMEWORK", side)
-                text = text.replace("in a framework", f"in {name}")
-                text = LINK.sub(self.named, text)
-                html += f'<div class="transformer-map" data-side="{side}">'
-                html += f"<p>In {name}</p>{text}</div>\n"
-            node.replace_self(nodes.raw("", html, format="html"))
-
-    def named(self, link):
+    def named(link):
         """A link with the heading of its section in what a screen reader says."""
         page, anchor, part = link.groups()
         headings = {}
-        if page in self.env.found_docs:
-            titles = self.env.get_doctree(page).findall(nodes.title)
+        if page in transform.env.found_docs:
+            titles = transform.env.get_doctree(page).findall(nodes.title)
             headings = {title.parent["ids"][0]: title.astext() for title in titles}
         heading = headings.get(anchor or next(iter(headings), ""))
         if heading is None:
-            logger.warning("the map leads to no section %s", link[0],
-                location=self.location)  # fmt: skip
+            what = f"the map leads to no section {link[0]}"
+            logger.warning(what, location=node["location"])
         words = f'aria-label="{part}: {escape(heading or "")}"'
         return link[0].replace(f'aria-label="{part}"', words)
 
+    html, drawn = "", MAP.read_text("utf-8")
+    for side, name in NAMES.items():
+        text = drawn.replace("FRAMEWORK", side).replace("in a framework", f"in {name}")
+        html += f'<div class="transformer-map" data-side="{side}">'
+        html += f"<p>In {name}</p>{LINK.sub(named, text)}</div>\n"
+    return nodes.raw("", html, format="html")
+
 
 def setup(app):
-    app.add_node(MapNode)
-    app.add_directive("transformer-map", TransformerMap)
-    app.add_post_transform(MapHtml)
+    add_part(app, "transformer-map", draw_map)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
