@@ -54,7 +54,7 @@ from flax import nnx
 from helpers.data import lines
 from helpers.exercises import check
 from helpers.jax import SequenceClassifier, activations, from_texts, tensor
-from helpers.jax.reverse import evaluate, fit, make_optimizer, train_epoch
+from helpers.jax.reverse import evaluate, fit, make_optimizer, train_batches
 from helpers.settings import Settings, warmup_constant
 from helpers.show import plots, power, recorded, say, table
 from helpers.weights import as_numpy, from_arrays, to_arrays
@@ -644,7 +644,7 @@ say(table(["device", "gradient", "first call (s)", "later calls (ms)"], *rows))
 
 # %% [markdown] tags=["jax"]
 # [Orbax](https://github.com/google/orbax) keeps any tree of arrays, on any number of
-# devices, and a folder gets its name when it is complete. `train_epoch` is that of
+# devices, and a folder gets its name when it is complete. `train_batches` is that of
 # `fit`: here without augmentation, with clipping at 1, and no weight decay.
 
 
@@ -655,11 +655,11 @@ from orbax.checkpoint import CheckpointManager, args
 def one_epoch(kept, rest, graph, epoch):
     """28 updates, on batches that follow from the number of the epoch."""
     rows = np.random.default_rng(epoch).permutation(900)[:896].reshape(28, 32)
-    arrays, uniforms = [tensor(array) for array in learn], np.zeros((28, 32, 8))
-    given = [tensor(array) for array in (rows, uniforms, brief.learning_rates)]
+    batches = [np.zeros((28, 32, 8)), *(array[rows] for array in learn)]
+    rates = brief.learning_rates.reshape(-1, 28)[epoch]
     fixed = graph, class_loss, None, nnx.Param, 1.0, 0.0
     state = kept["params"], rest, kept["opt_state"]
-    (params, _, opt_state), _ = train_epoch(state, arrays, *given, fixed)
+    (params, _, opt_state), _ = train_batches(state, rates, batches, fixed)
     return {"params": params, "opt_state": opt_state}
 
 
@@ -669,7 +669,7 @@ def train(path, epochs):
     model = new_model()
     model.train()
     graph, params, rest = nnx.split(model, nnx.Param, ...)
-    optimizer = make_optimizer(brief.learning_rates, 1.0, 0.0)
+    optimizer = make_optimizer(0.0, 1.0, 0.0)  # rates come with the batches
     kept = {"params": params, "opt_state": optimizer.init(params)}
     with CheckpointManager(path) as manager:
         done = manager.latest_step() or 0

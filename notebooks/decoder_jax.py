@@ -157,11 +157,16 @@ for name, part in texts.items():
 # its one-hot vector times $E$.
 
 
+# %% tags=["jax"]
+import functools
+
 # %% tags=["jax", "export"]
+NORMAL = functools.cache(nnx.initializers.normal)  # so that equal models are equal
+
+
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
+    return nnx.Embed(n_tokens, m, embedding_init=NORMAL(m**-0.5), rngs=rngs)
 
 
 # %% [markdown] tags=["shared"]
@@ -728,8 +733,8 @@ say(
 # %% tags=["jax", "export"]
 def unembedding(m, n_tokens, *, rngs):
     """Linear layer without a bias, whose weights start as those of ``embedding``."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
+    options = {"use_bias": False, "kernel_init": NORMAL(m**-0.5)}
+    return nnx.Linear(m, n_tokens, **options, rngs=rngs)
 
 
 def check_tokens(tokens, longest=float("inf")):

@@ -129,11 +129,12 @@ drawing("training-loop")
 # ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)): Adam that can
 # also shrink weights a little at each update (*weight decay*; [Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)); only the matrices of dense layers and
-# embeddings. The learning rate is a function of the update's number, and rises during
-# the first updates: `settings.learning_rates` has one for each.
+# embeddings. Each update has a learning rate of its own, in `settings.learning_rates`;
+# it rises during the first updates.
 
 
 # %% tags=["jax"]
+import math
 import time
 from functools import partial
 
@@ -143,16 +144,15 @@ from tqdm import tqdm
 
 
 # %% tags=["jax", "export"]
-def make_optimizer(rates, max_grad_norm, weight_decay):
-    """Clipping, then AdamW that decays matrices only; ``rates`` has one an update."""
+def make_optimizer(learning_rate, max_grad_norm, weight_decay):
+    """Clipping, then AdamW that decays matrices only."""
 
     def decays(params):
         """True for kernels and embeddings, False for all others."""
         names = jax.tree.map_with_path(lambda path, _: str(path), params)
         return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
 
-    options = {"weight_decay": weight_decay, "mask": decays}
-    adamw = optax.adamw(lambda count: rates[count], **options)
+    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
 
 
@@ -188,25 +188,27 @@ def update(state, batch, optimizer, graph, loss_fn, wrt):
 
 
 # %% [markdown] tags=["jax"]
-# An epoch makes one a batch. `jax.jit` compiles it whole: inside,
+# `jax.jit` compiles several updates as one program: inside,
 # [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) hands the
 # state from update to update.
 
 
 # %% tags=["jax", "export"]
 @partial(jax.jit, static_argnames="fixed")
-def train_epoch(state, data, batches, uniforms, rates, fixed):
-    """One update for each batch: the new state, and three numbers of each, ``n 3``."""
+def train_batches(state, rates, batches, fixed):
+    """One update for each batch: the new state, and three numbers of each, ``n 3``.
+
+    Of a batch the first array is for ``augment``.
+    """
     graph, loss_fn, augment, wrt, *limits = fixed
-    optimizer = make_optimizer(rates, *limits)
 
     def step(state, given):
-        rows, chance = given
-        batch = [x[rows] for x in data]
-        batch = augment(chance, *batch) if augment else batch
+        rate, (uniforms, *batch) = given
+        batch = augment(uniforms, *batch) if augment else batch
+        optimizer = make_optimizer(rate, *limits)
         return update(state, batch, optimizer, graph, loss_fn, wrt)
 
-    return jax.lax.scan(step, state, (batches, uniforms))
+    return jax.lax.scan(step, state, (rates, batches))
 
 
 # %% [markdown] tags=["shared"]
@@ -319,25 +321,29 @@ def fit(
         If a loss or a gradient is not finite.
     """
     history, best, kept = {}, (-1, 0), None
-    arrays, batches = [tensor(x) for x in data], batches or shuffled(settings)
+    arrays, batches = [np.asarray(x) for x in data], batches or shuffled(settings)
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
     limits = settings.max_grad_norm, settings.weight_decay
     fixed = (graph, loss_fn, augment, wrt, *limits)
-    rates = settings.learning_rates
-    state = params, rest, make_optimizer(rates, *limits).init(params)
+    rates = settings.learning_rates.reshape(settings.epochs, -1)
+    state = params, rest, make_optimizer(0.0, *limits).init(params)
     writer = Writer(str(folder)) if folder else None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
         start, index = time.perf_counter(), batches(epoch)
         if not 0 <= index.min() <= index.max() < len(arrays[0]):  # JAX would not say
             raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
-        uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
-        given = arrays, tensor(index), uniforms, tensor(rates), fixed
-        state, numbers = train_epoch(state, *given)
-        losses, accuracies, norms = np.array(numbers).T  # waits for the device once
+        uniforms, numbers = draw_uniforms(settings, epoch, index), []  # n b 8
+        size = math.gcd(len(index), 10)  # compiled once, however many there are
+        for first in range(0, len(index), size):
+            part = slice(first, first + size)
+            drawn = [uniforms[part], *(x[index[part]] for x in arrays)]  # size b …
+            state, found = train_batches(state, rates[epoch, part], drawn, fixed)
+            numbers.append(found)
+        losses, accuracies, norms = np.concatenate(numbers).T  # waits for the device
         check_finite(losses, norms, first=epoch * len(index))
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
-        news["learning_rate"] = rates.reshape(settings.epochs, -1)[epoch]
+        news["learning_rate"] = rates[epoch]
         nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
@@ -360,6 +366,7 @@ def fit(
 # | `chain` | clips first, then AdamW; bounds from 0.5 to 10 are common |
 # | `split`, `merge` | a module to arrays, which `lax.scan` hands on, and back |
 # | `fixed` | what is no array: compiled in. Equal shapes, equal program |
+# | `gcd` | ten updates are one program, or fewer, if an epoch is no multiple of ten |
 # | `state[:2]` | arrays never change in place: the best ones need no copy |
 # | `nnx.update` | writes the new arrays into the caller's model |
 

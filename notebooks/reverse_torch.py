@@ -175,7 +175,7 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
 
 
 # %% tags=["torch", "export"]
-def train_epoch(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
+def train_batches(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
     """One update for each batch: three numbers of each, ``n 3``."""
     model.train()  # dropout on
     found = []
@@ -305,7 +305,7 @@ def fit(
         seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
         torch.manual_seed(int(seed[0]))  # other dropout in every epoch
         given = optimizer, scheduler, loss_fn, drawn, settings.max_grad_norm
-        numbers = train_epoch(model, *given)
+        numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
         check_finite(losses, norms, first=epoch * len(index))
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}

@@ -755,16 +755,17 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = ModernLM(**checkpoints.arguments_of(config), rngs=nnx.Rngs(0))
-    nnx.update(model, jax.tree.map(lambda x: x.astype(dtype), nnx.state(model)))
+    arguments = checkpoints.arguments_of(config)
+    # Only shapes: drawing weights that are then replaced would take time.
+    empty = nnx.eval_shape(lambda: ModernLM(**arguments, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(empty)
+    shapes = {name: param for name, param, _ in parameters(empty)}
     tensors = checkpoints.read_tensors(folder, "flax")
     found = checkpoints.our_names(tensors, config, in_out=True)
-    params = {name: param for name, param, _ in parameters(model)}
-    checkpoints.check_tensors(found, params)
-    tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
-    for name, param in params.items():
-        param[...] = found[name].astype(dtype)
-    return model, tokenizer
+    checkpoints.check_tensors(found, shapes)
+    tokenizer = checkpoints.read_tokenizer(folder, arguments["n_tokens"])
+    arrays = [found[name].astype(dtype) for name in shapes]
+    return nnx.merge(graph, jax.tree.structure(state).unflatten(arrays)), tokenizer
 
 
 # %% tags=["shared"]

@@ -17,6 +17,7 @@ SPDX-License-Identifier: MIT
 """
 
 import argparse
+import functools
 import math
 from functools import partial
 from pathlib import Path
@@ -330,16 +331,15 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 # notebooks/reverse_jax.ipynb
 
 
-def make_optimizer(rates, max_grad_norm, weight_decay):
-    """Clipping, then AdamW that decays matrices only; ``rates`` has one an update."""
+def make_optimizer(learning_rate, max_grad_norm, weight_decay):
+    """Clipping, then AdamW that decays matrices only."""
 
     def decays(params):
         """True for kernels and embeddings, False for all others."""
         names = jax.tree.map_with_path(lambda path, _: str(path), params)
         return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
 
-    options = {"weight_decay": weight_decay, "mask": decays}
-    adamw = optax.adamw(lambda count: rates[count], **options)
+    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
 
 
@@ -347,10 +347,12 @@ def make_optimizer(rates, max_grad_norm, weight_decay):
 # notebooks/decoder_jax.ipynb
 
 
+NORMAL = functools.cache(nnx.initializers.normal)  # so that equal models are equal
+
+
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
+    return nnx.Embed(n_tokens, m, embedding_init=NORMAL(m**-0.5), rngs=rngs)
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
@@ -373,8 +375,8 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
 def unembedding(m, n_tokens, *, rngs):
     """Linear layer without a bias, whose weights start as those of ``embedding``."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
+    options = {"use_bias": False, "kernel_init": NORMAL(m**-0.5)}
+    return nnx.Linear(m, n_tokens, **options, rngs=rngs)
 
 
 def check_tokens(tokens, longest=float("inf")):
@@ -564,9 +566,8 @@ def train(model, tokens, options):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     shared = NamedSharding(mesh, PartitionSpec("data"))
-    rates = jax.numpy.full(options.updates, options.learning_rate)
-    clipped = make_optimizer(rates, 1.0, options.weight_decay)
-    optimizer = nnx.Optimizer(model, clipped, wrt=nnx.Param)
+    adamw = make_optimizer(options.learning_rate, 1.0, options.weight_decay)
+    optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
     graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
     state = jax.device_put(state, everywhere)
     folder, done = Path(options.folder).resolve(), 0

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from helpers import settings as schedules
 from helpers.data.sequences import draw_uniforms, reverse_data, shuffled
-from helpers.jax.reverse import train_epoch
+from helpers.jax.reverse import train_batches
 from helpers.settings import Settings
 from helpers.weights import as_numpy, from_arrays, to_arrays
 from sides import assert_close, definitions, draw, jax_side, on_both_sides, torch_side
@@ -259,9 +259,9 @@ def test_frozen_parameters_stay(side):
 def test_jax_compiles_an_epoch_once_for_equal_shapes():
     """Whatever the seed, the rate and the weights, and in every epoch."""
     train(jax_side)
-    compiled = train_epoch._cache_size()
+    compiled = train_batches._cache_size()
     train(jax_side, replace(SMALL, seed=7, learning_rate=0.02, warmup=9), seed=1)
-    assert train_epoch._cache_size() == compiled
+    assert train_batches._cache_size() == compiled
 
 
 # The history, and the best weights

@@ -44,9 +44,8 @@ def train(model, tokens, options):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     shared = NamedSharding(mesh, PartitionSpec("data"))
-    rates = jax.numpy.full(options.updates, options.learning_rate)
-    clipped = make_optimizer(rates, 1.0, options.weight_decay)
-    optimizer = nnx.Optimizer(model, clipped, wrt=nnx.Param)
+    adamw = make_optimizer(options.learning_rate, 1.0, options.weight_decay)
+    optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
     graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
     state = jax.device_put(state, everywhere)
     folder, done = Path(options.folder).resolve(), 0

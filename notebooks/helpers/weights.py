@@ -72,7 +72,9 @@ def from_arrays(model, arrays):
         else:
             import jax
 
-            param[...] = jax.device_put(ready[name], param[...].sharding)
+            old = param[...]  # one that is bound to no device stays so
+            place = old.sharding if old.committed else None
+            param[...] = jax.device_put(ready[name], place)
 
 
 def converted(name, array, param, transposed):

@@ -1,5 +1,7 @@
 """Written by `make sync` from notebooks/decoder_jax.py."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,16 +13,18 @@ from helpers.jax.frameworks import tensor
 from helpers.jax.positions import POSITIONS
 
 __all__ = (
-    "LanguageModel advance advance_block attend_and_keep check_tokens "
-    "checked_prompts continue_texts embedding generate new_cache "
-    "next_token next_token_probabilities unembedding"
+    "LanguageModel NORMAL advance advance_block attend_and_keep "
+    "check_tokens checked_prompts continue_texts embedding generate "
+    "new_cache next_token next_token_probabilities unembedding"
 ).split()
+
+
+NORMAL = functools.cache(nnx.initializers.normal)  # so that equal models are equal
 
 
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Embed(n_tokens, m, embedding_init=normal, rngs=rngs)
+    return nnx.Embed(n_tokens, m, embedding_init=NORMAL(m**-0.5), rngs=rngs)
 
 
 def next_token(model, *batch):
@@ -58,8 +62,8 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
 def unembedding(m, n_tokens, *, rngs):
     """Linear layer without a bias, whose weights start as those of ``embedding``."""
-    normal = nnx.initializers.normal(m**-0.5)
-    return nnx.Linear(m, n_tokens, use_bias=False, kernel_init=normal, rngs=rngs)
+    options = {"use_bias": False, "kernel_init": NORMAL(m**-0.5)}
+    return nnx.Linear(m, n_tokens, **options, rngs=rngs)
 
 
 def check_tokens(tokens, longest=float("inf")):

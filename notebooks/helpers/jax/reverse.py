@@ -1,5 +1,6 @@
 """Written by `make sync` from notebooks/reverse_jax.py."""
 
+import math
 import time
 from functools import partial
 
@@ -16,20 +17,19 @@ from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
 
 __all__ = (
-    "check_finite evaluate fit make_optimizer record score train_epoch update"
+    "check_finite evaluate fit make_optimizer record score train_batches update"
 ).split()
 
 
-def make_optimizer(rates, max_grad_norm, weight_decay):
-    """Clipping, then AdamW that decays matrices only; ``rates`` has one an update."""
+def make_optimizer(learning_rate, max_grad_norm, weight_decay):
+    """Clipping, then AdamW that decays matrices only."""
 
     def decays(params):
         """True for kernels and embeddings, False for all others."""
         names = jax.tree.map_with_path(lambda path, _: str(path), params)
         return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
 
-    options = {"weight_decay": weight_decay, "mask": decays}
-    adamw = optax.adamw(lambda count: rates[count], **options)
+    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
 
 
@@ -58,18 +58,20 @@ def update(state, batch, optimizer, graph, loss_fn, wrt):
 
 
 @partial(jax.jit, static_argnames="fixed")
-def train_epoch(state, data, batches, uniforms, rates, fixed):
-    """One update for each batch: the new state, and three numbers of each, ``n 3``."""
+def train_batches(state, rates, batches, fixed):
+    """One update for each batch: the new state, and three numbers of each, ``n 3``.
+
+    Of a batch the first array is for ``augment``.
+    """
     graph, loss_fn, augment, wrt, *limits = fixed
-    optimizer = make_optimizer(rates, *limits)
 
     def step(state, given):
-        rows, chance = given
-        batch = [x[rows] for x in data]
-        batch = augment(chance, *batch) if augment else batch
+        rate, (uniforms, *batch) = given
+        batch = augment(uniforms, *batch) if augment else batch
+        optimizer = make_optimizer(rate, *limits)
         return update(state, batch, optimizer, graph, loss_fn, wrt)
 
-    return jax.lax.scan(step, state, (batches, uniforms))
+    return jax.lax.scan(step, state, (rates, batches))
 
 
 @partial(jax.jit, static_argnames=("graph", "loss_fn"))
@@ -160,25 +162,29 @@ def fit(
         If a loss or a gradient is not finite.
     """
     history, best, kept = {}, (-1, 0), None
-    arrays, batches = [tensor(x) for x in data], batches or shuffled(settings)
+    arrays, batches = [np.asarray(x) for x in data], batches or shuffled(settings)
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
     limits = settings.max_grad_norm, settings.weight_decay
     fixed = (graph, loss_fn, augment, wrt, *limits)
-    rates = settings.learning_rates
-    state = params, rest, make_optimizer(rates, *limits).init(params)
+    rates = settings.learning_rates.reshape(settings.epochs, -1)
+    state = params, rest, make_optimizer(0.0, *limits).init(params)
     writer = Writer(str(folder)) if folder else None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
         start, index = time.perf_counter(), batches(epoch)
         if not 0 <= index.min() <= index.max() < len(arrays[0]):  # JAX would not say
             raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
-        uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
-        given = arrays, tensor(index), uniforms, tensor(rates), fixed
-        state, numbers = train_epoch(state, *given)
-        losses, accuracies, norms = np.array(numbers).T  # waits for the device once
+        uniforms, numbers = draw_uniforms(settings, epoch, index), []  # n b 8
+        size = math.gcd(len(index), 10)  # compiled once, however many there are
+        for first in range(0, len(index), size):
+            part = slice(first, first + size)
+            drawn = [uniforms[part], *(x[index[part]] for x in arrays)]  # size b …
+            state, found = train_batches(state, rates[epoch, part], drawn, fixed)
+            numbers.append(found)
+        losses, accuracies, norms = np.concatenate(numbers).T  # waits for the device
         check_finite(losses, norms, first=epoch * len(index))
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
-        news["learning_rate"] = rates.reshape(settings.epochs, -1)[epoch]
+        news["learning_rate"] = rates[epoch]
         nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)

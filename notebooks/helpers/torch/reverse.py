@@ -13,7 +13,7 @@ from helpers.torch.encoder import without_dropout
 from helpers.torch.frameworks import tensor
 
 __all__ = (
-    "check_finite evaluate fit make_optimizer record score train_epoch update"
+    "check_finite evaluate fit make_optimizer record score train_batches update"
 ).split()
 
 
@@ -43,7 +43,7 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
     return torch.stack([loss, metrics["accuracy"], norm]).detach()
 
 
-def train_epoch(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
+def train_batches(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
     """One update for each batch: three numbers of each, ``n 3``."""
     model.train()  # dropout on
     found = []
@@ -151,7 +151,7 @@ def fit(
         seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
         torch.manual_seed(int(seed[0]))  # other dropout in every epoch
         given = optimizer, scheduler, loss_fn, drawn, settings.max_grad_norm
-        numbers = train_epoch(model, *given)
+        numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
         check_finite(losses, norms, first=epoch * len(index))
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
