@@ -157,16 +157,13 @@ for name, part in texts.items():
 # its one-hot vector times $E$.
 
 
-# %% tags=["jax"]
-import functools
-
 # %% tags=["jax", "export"]
-NORMAL = functools.cache(nnx.initializers.normal)  # so that equal models are equal
+NORMAL = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")
 
 
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
-    return nnx.Embed(n_tokens, m, embedding_init=NORMAL(m**-0.5), rngs=rngs)
+    return nnx.Embed(n_tokens, m, embedding_init=NORMAL, rngs=rngs)
 
 
 # %% [markdown] tags=["shared"]
@@ -731,9 +728,12 @@ say(
 
 
 # %% tags=["jax", "export"]
+FROM_INPUTS = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
 def unembedding(m, n_tokens, *, rngs):
     """Linear layer without a bias, whose weights start as those of ``embedding``."""
-    options = {"use_bias": False, "kernel_init": NORMAL(m**-0.5)}
+    options = {"use_bias": False, "kernel_init": FROM_INPUTS}
     return nnx.Linear(m, n_tokens, **options, rngs=rngs)
 
 

@@ -129,8 +129,7 @@ drawing("training-loop")
 # ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)): Adam that can
 # also shrink weights a little at each update (*weight decay*; [Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)); only the matrices of dense layers and
-# embeddings. Each update has a learning rate of its own, in `settings.learning_rates`;
-# it rises during the first updates.
+# embeddings. Each update has its rate, in `settings.learning_rates`; it rises at first.
 
 
 # %% tags=["jax"]
@@ -188,7 +187,7 @@ def update(state, batch, optimizer, graph, loss_fn, wrt):
 
 
 # %% [markdown] tags=["jax"]
-# `jax.jit` compiles several updates as one program: inside,
+# `jax.jit` compiles updates as one program: inside,
 # [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) hands the
 # state from update to update.
 
@@ -299,12 +298,10 @@ def fit(
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each. Validation data, tried after each epoch,
         choose the weights that are kept; without them these are the last ones.
-    batches : function from the epoch to the rows of every update, ``n b``
-        By default all rows, shuffled.
+    batches : function from the epoch to the rows of every update, ``n b``, or shuffled
     augment : function ``(uniforms, *batch) -> batch``
         Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    folder : str or path
-        Where TensorBoard finds the history.
+    folder : str or path, where TensorBoard finds the history
     wrt : filter
         What is trained, as in ``nnx.Optimizer``; the rest is frozen.
 
@@ -335,8 +332,7 @@ def fit(
             raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
         uniforms, numbers = draw_uniforms(settings, epoch, index), []  # n b 8
         size = math.gcd(len(index), 10)  # compiled once, however many there are
-        for first in range(0, len(index), size):
-            part = slice(first, first + size)
+        for part in np.split(np.arange(len(index)), len(index) // size):
             drawn = [uniforms[part], *(x[index[part]] for x in arrays)]  # size b …
             state, found = train_batches(state, rates[epoch, part], drawn, fixed)
             numbers.append(found)
@@ -366,7 +362,7 @@ def fit(
 # | `chain` | clips first, then AdamW; bounds from 0.5 to 10 are common |
 # | `split`, `merge` | a module to arrays, which `lax.scan` hands on, and back |
 # | `fixed` | what is no array: compiled in. Equal shapes, equal program |
-# | `gcd` | ten updates are one program, or fewer, if an epoch is no multiple of ten |
+# | `gcd` | ten updates a program, or the number that divides an epoch |
 # | `state[:2]` | arrays never change in place: the best ones need no copy |
 # | `nnx.update` | writes the new arrays into the caller's model |
 

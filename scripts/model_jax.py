@@ -17,7 +17,6 @@ SPDX-License-Identifier: MIT
 """
 
 import argparse
-import functools
 import math
 from functools import partial
 from pathlib import Path
@@ -347,12 +346,12 @@ def make_optimizer(learning_rate, max_grad_norm, weight_decay):
 # notebooks/decoder_jax.ipynb
 
 
-NORMAL = functools.cache(nnx.initializers.normal)  # so that equal models are equal
+NORMAL = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")
 
 
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
-    return nnx.Embed(n_tokens, m, embedding_init=NORMAL(m**-0.5), rngs=rngs)
+    return nnx.Embed(n_tokens, m, embedding_init=NORMAL, rngs=rngs)
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
@@ -373,9 +372,12 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
 
 
+FROM_INPUTS = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
 def unembedding(m, n_tokens, *, rngs):
     """Linear layer without a bias, whose weights start as those of ``embedding``."""
-    options = {"use_bias": False, "kernel_init": NORMAL(m**-0.5)}
+    options = {"use_bias": False, "kernel_init": FROM_INPUTS}
     return nnx.Linear(m, n_tokens, **options, rngs=rngs)
 
 

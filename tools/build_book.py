@@ -37,6 +37,9 @@ SOURCES += ["_config.yml", "_toc.yml", "CHANGELOG.md", "CITATION.cff"]
 UNREAD = {"__pycache__", ".ipynb_checkpoints", ".ruff_cache", "runs"}
 VARIABLES = "PHOTOS", "MODEL", "TEXT_FILE", "DATA_FOLDER"  # what readers may set
 GIB_PER_PAGE = 3  # at most
+COMPILED = "JAX_COMPILATION_CACHE_DIR"
+KERNEL = {"TQDM_DISABLE": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+KERNEL["TF_CPP_MIN_LOG_LEVEL"] = "3"  # else XLA complains of each program it loads
 
 
 @cache
@@ -98,6 +101,7 @@ def is_fresh():
 def execute(page):
     """Run a page: the notebook with its outputs, its seconds, what is wrong or None."""
     notebook, began, wrong = nbformat.read(page, as_version=4), time.monotonic(), None
+    compiled = BUILD / "jax" / page.stem  # by JAX: kept, unless the page fails
     client = NotebookClient(
         notebook,
         timeout=pages.config()["execute"]["timeout"],
@@ -106,11 +110,12 @@ def execute(page):
         record_timing=False,  # it would change the key in the cache
     )
     try:
-        client.execute(env=os.environ | {"TQDM_DISABLE": "1"})
+        client.execute(env=os.environ | KERNEL | {COMPILED: str(compiled)})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         ran = [n for n, c in enumerate(notebook.cells, 1) if c.get("execution_count")]
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without its colours
         wrong = f"{page.relative_to(ROOT)}, cell {max(ran, default=1)}: {text}"
+        shutil.rmtree(compiled, ignore_errors=True)
     return notebook, time.monotonic() - began, wrong
 
 

@@ -18,8 +18,7 @@ class Part(SphinxDirective):
 
     def run(self):
         self.env.note_reread()  # any page may have changed
-        where = self.get_location()
-        return [Later(name=self.name, given=self.arguments, location=where)]
+        return [Later(name=self.name, args=self.arguments, where=self.get_location())]
 
 
 class FillParts(SphinxPostTransform):
@@ -27,7 +26,7 @@ class FillParts(SphinxPostTransform):
 
     def run(self, **_):
         for node in list(self.document.findall(Later)):
-            node.replace_self(FILL[node["name"]](self, node, *node["given"]))
+            node.replace_self(FILL[node["name"]](self, node, *node["args"]))
 
 
 def add_part(app, name, fill):

@@ -81,7 +81,7 @@ def in_words(core, extras, questions):
 class MinutesRole(SphinxRole):
     def run(self):
         self.env.note_reread()  # any page may have changed
-        return [Later(name="minutes", given=[self.text])], []
+        return [Later(name="minutes", args=[self.text])], []
 
 
 def fill_minutes(transform, _node, names):

@@ -41,10 +41,11 @@ def model(transform, node, chapter):
         weights = {side: trained(env, f"{chapter}_{side}") for side in NAMES}
     if missing := [NAMES[side] for side in NAMES if not weights[side]]:
         what = f"the chapter {chapter} offers no weights in {', '.join(missing)}"
-        logger.warning(what, location=node["location"])
+        logger.warning(what, location=node["where"])
         return []
-    for name, data in weights.values():
-        write(app, f"{name}.js", script(name, data))
+    for name, data in weights.values():  # as scripts: also a file may load them
+        text = f'(window.trainedWeights ??= {{}})["{name}"] = "{data}";\n'
+        write(app, f"{name}.js", text.encode("ascii"))
     up, before = "../" * env.docname.count("/"), ""
     if not transform.document.get("has_model"):
         transform.document["has_model"] = True
@@ -106,11 +107,6 @@ def place(chapter, weights, up):
         f"off here.</p><script>{function}(document.currentScript.parentNode)</script>"
         "</div>"
     )
-
-
-def script(name, data):
-    """Weights as a script: a page may load one from a file, too, without a server."""
-    return f'(window.trainedWeights ??= {{}})["{name}"] = "{data}";\n'.encode("ascii")
 
 
 def write(app, name, content):

@@ -31,8 +31,7 @@ def draw_map(transform, node):
             headings = {title.parent["ids"][0]: title.astext() for title in titles}
         heading = headings.get(anchor or next(iter(headings), ""))
         if heading is None:
-            what = f"the map leads to no section {link[0]}"
-            logger.warning(what, location=node["location"])
+            logger.warning("the map leads nowhere: %s", link[0], location=node["where"])
         words = f'aria-label="{part}: {escape(heading or "")}"'
         return link[0].replace(f'aria-label="{part}"', words)
 

@@ -1,7 +1,5 @@
 """Written by `make sync` from notebooks/decoder_jax.py."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,18 +11,19 @@ from helpers.jax.frameworks import tensor
 from helpers.jax.positions import POSITIONS
 
 __all__ = (
-    "LanguageModel NORMAL advance advance_block attend_and_keep "
-    "check_tokens checked_prompts continue_texts embedding generate "
-    "new_cache next_token next_token_probabilities unembedding"
+    "FROM_INPUTS LanguageModel NORMAL advance advance_block "
+    "attend_and_keep check_tokens checked_prompts continue_texts "
+    "embedding generate new_cache next_token next_token_probabilities "
+    "unembedding"
 ).split()
 
 
-NORMAL = functools.cache(nnx.initializers.normal)  # so that equal models are equal
+NORMAL = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")
 
 
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
-    return nnx.Embed(n_tokens, m, embedding_init=NORMAL(m**-0.5), rngs=rngs)
+    return nnx.Embed(n_tokens, m, embedding_init=NORMAL, rngs=rngs)
 
 
 def next_token(model, *batch):
@@ -60,9 +59,12 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
 
 
+FROM_INPUTS = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
 def unembedding(m, n_tokens, *, rngs):
     """Linear layer without a bias, whose weights start as those of ``embedding``."""
-    options = {"use_bias": False, "kernel_init": NORMAL(m**-0.5)}
+    options = {"use_bias": False, "kernel_init": FROM_INPUTS}
     return nnx.Linear(m, n_tokens, **options, rngs=rngs)
 
 

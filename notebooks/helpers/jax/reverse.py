@@ -140,12 +140,10 @@ def fit(
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each. Validation data, tried after each epoch,
         choose the weights that are kept; without them these are the last ones.
-    batches : function from the epoch to the rows of every update, ``n b``
-        By default all rows, shuffled.
+    batches : function from the epoch to the rows of every update, ``n b``, or shuffled
     augment : function ``(uniforms, *batch) -> batch``
         Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    folder : str or path
-        Where TensorBoard finds the history.
+    folder : str or path, where TensorBoard finds the history
     wrt : filter
         What is trained, as in ``nnx.Optimizer``; the rest is frozen.
 
@@ -176,8 +174,7 @@ def fit(
             raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
         uniforms, numbers = draw_uniforms(settings, epoch, index), []  # n b 8
         size = math.gcd(len(index), 10)  # compiled once, however many there are
-        for first in range(0, len(index), size):
-            part = slice(first, first + size)
+        for part in np.split(np.arange(len(index)), len(index) // size):
             drawn = [uniforms[part], *(x[index[part]] for x in arrays)]  # size b …
             state, found = train_batches(state, rates[epoch, part], drawn, fixed)
             numbers.append(found)

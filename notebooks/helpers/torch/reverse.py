@@ -118,12 +118,10 @@ def fit(
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each. Validation data, tried after each epoch,
         choose the weights that are kept; without them these are the last ones.
-    batches : function from the epoch to the rows of every update, ``n b``
-        By default all rows, shuffled.
+    batches : function from the epoch to the rows of every update, ``n b``, or shuffled
     augment : function ``(uniforms, *batch) -> batch``
         Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    folder : str or path
-        Where TensorBoard finds the history.
+    folder : str or path, where TensorBoard finds the history
 
     Returns
     -------
