@@ -15,7 +15,7 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …
     compiled = str(Path(__file__).parent / "_build/jax" / worker)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else XLA complains of each
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else XLA complains
     if hasattr(os, "sched_setaffinity"):
         cores, number = sorted(os.sched_getaffinity(0)), int(worker.removeprefix("gw"))
         workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
