@@ -653,7 +653,7 @@ for name, share in activations_left.items():
 # | half the length | pairs × ½ | half the context |
 # | 16 neighbours | pairs × $16/n$ | far ones need more blocks |
 # | half of $m$ and $f$ | blocks × ¼, pairs × ½ | often quality |
-# | half precision | an A100's × 16 (PyTorch's float32), × 2 (JAX's TF32) | digits |
+# | half precision | an A100: × 16 (PyTorch's float32), × 2 (JAX's TF32) | digits |
 # | a larger batch | utilisation | activations |
 
 # %% tags=["shared"]
