@@ -675,6 +675,7 @@ def train(path, epochs):
         done = manager.latest_step() or 0
         if done:
             kept = manager.restore(done, args=args.StandardRestore(kept))
+            kept = jax.tree.map(np.asarray, kept)  # tied to no device: as it was saved
         for epoch in range(done, epochs):
             kept = one_epoch(kept, rest, graph, epoch)
             manager.save(epoch + 1, args=args.StandardSave(kept))

@@ -53,8 +53,9 @@ from torch import nn
 from helpers import Settings, as_numpy, check, count_parameters, from_arrays, to_arrays
 from helpers.data import byte_pairs, sequences, text
 from helpers.show import download_link, drawing, plots, say, table, viewer
-from helpers.torch import Encoder, device, evaluate, fit, tensor, without_dropout
+from helpers.torch import Encoder, device, evaluate, fit, tensor
 from helpers.torch.attention import fused_attention, merge_heads
+from helpers.torch.encoder import attention_maps, without_dropout
 from helpers.torch.positions import POSITIONS, LearnedPositions
 
 plots.use_style()
@@ -211,16 +212,26 @@ def new_model(seed=0, **changes):
     return LanguageModel(**(sizes | changes)).to(device)
 
 
+@torch.no_grad()
+def forward(model, tokens):
+    return model(tokens)
+
+
 # %% [markdown] tags=["shared"]
 # To test the whole stack, we change token 40 of 64 and see which logits move.
 
+
 # %% tags=["shared"]
+def logits_of(model, tokens):
+    """The logits of a model as a NumPy array: ``b s -> b s c``."""
+    return as_numpy(forward(model, tensor(tokens)))
+
+
 model = new_model(seed=42)
 window = tokens["test"][None, :65]  # b s+1
 row = window[:, :-1]  # b s
 changed = np.where(np.arange(64) == 40, (row + 1) % len(pairs), row)
-before = as_numpy(model(tensor(row)))  # b s c
-after = as_numpy(model(tensor(changed)))
+before, after = logits_of(model, row), logits_of(model, changed)  # b s c
 moved = np.abs(after - before).max(axis=(0, 2))  # of each position: s
 print(f"{(moved == 0).sum()} positions stay bit-equal; 40 moves by {moved[40]:.1f}")
 
@@ -270,10 +281,10 @@ print(f"untrained {untrained:.2f} nats, equal probabilities {np.log(len(pairs)):
 # Checked: one pass equals a pass for each beginning, and its loss is the mean of -ln p
 for n in (1, 2, 40, 64):  # beginnings padded at the end: one shape for all
     beginning = np.where(np.arange(64) < n, row, -1)
-    last = as_numpy(model(tensor(beginning)))[0, n - 1]
+    last = logits_of(model, beginning)[0, n - 1]
     np.testing.assert_allclose(last, before[0, n - 1], atol=1e-5)
-loss, _ = next_token(model, tensor(window))
-np.testing.assert_allclose(as_numpy(loss), text.nats(before, window).mean(), rtol=1e-5)
+loss = evaluate(model, next_token, (window,))["loss"]
+np.testing.assert_allclose(loss, text.nats(before, window).mean(), rtol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # What if we forget the mask? Then position $t$ sees its own label, token $t + 1$. We
@@ -293,7 +304,7 @@ small_rows = text.random_windows(characters["train"], 16, small)
 fit(unmasked, next_token, (small_rows,), small, batches=sequences.in_order(small))
 
 new_rows = text.windows(characters["test"], 8)[:2000]  # b s+1
-logits = as_numpy(unmasked(tensor(new_rows[:, :-1])))  # b s c
+logits = logits_of(unmasked, new_rows[:, :-1])  # b s c
 losses = text.nats(logits, new_rows).mean(axis=0)  # s
 inside, at_end = losses[:-1].mean(), losses[-1]
 print(f"inside the texts {inside:.2f} nats per character, at their end {at_end:.2f}")
@@ -399,7 +410,7 @@ assert rows.size < len(tokens["train"])
 
 # %% tags=["shared", "answer"]
 some = held_out[::7]  # b s+1
-logits = as_numpy(model(tensor(some[:, :-1])))  # b s c
+logits = logits_of(model, some[:, :-1])  # b s c
 at_position = text.nats(logits, some).mean(axis=0)  # s
 spans = {"1": slice(1), "2 to 4": slice(1, 4), "5 to 16": slice(4, 16)}
 spans["17 to 64"] = slice(16, 64)
@@ -424,8 +435,8 @@ say(
 def maps_of(tokens):
     """Attention maps of the language model: ``b s -> l b h q k``."""
     x = model.positions(model.embed(tensor(tokens)))  # b s m
-    x, maps = model.decoder(x, is_causal=True, return_maps=True)
-    return as_numpy(maps)
+    causal = np.tril(np.ones((x.shape[1], x.shape[1]), bool))
+    return as_numpy(attention_maps(model.decoder, x, tensor(causal))[1])
 
 
 visible = [token.replace(" ", "␣").replace("\n", "⏎") for token in pairs.tokens]
@@ -508,7 +519,7 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
 # %% tags=["shared"]
 method = "    def close(self):\n        if self."
-last = model(tensor(pairs.encode(method)[None]))[0, -1]  # c
+last = forward(model, tensor(pairs.encode(method)[None]))[0, -1]  # c
 knobs = {
     "temperature 1": {},
     "temperature 0.5": {"temperature": 0.5},
@@ -623,7 +634,7 @@ def min_p_probabilities(logits, share):
 
 
 for beginning in (method, "    def __init__("):
-    its = model(tensor(pairs.encode(beginning)[None]))[0, -1]  # c
+    its = forward(model, tensor(pairs.encode(beginning)[None]))[0, -1]  # c
     by_min_p = (min_p_probabilities(its, 0.1) > 0).sum()
     by_top_p = (as_numpy(next_token_probabilities(its, top_p=0.9)) > 0).sum()
     name = beginning.splitlines()[-1].strip()
@@ -921,7 +932,7 @@ empty = new_cache(model, tensor([0]), 64)
 first_half, cache = with_cache(model, tensor(row[:, :32]), empty)
 second_half, _ = with_cache(model, tensor(row[:, 32:]), cache)
 in_parts = np.concatenate([as_numpy(first_half), as_numpy(second_half)], axis=1)
-np.testing.assert_allclose(in_parts, as_numpy(model(tensor(row))), rtol=1e-4, atol=1e-4)
+np.testing.assert_allclose(in_parts, logits_of(model, row), rtol=1e-4, atol=1e-4)
 assert all(size == 2 * 4 * 2 * 16 * s * 96 for s, _, _, size in measured)
 
 # %% [markdown] tags=["shared"]

@@ -564,7 +564,7 @@ class Encoder(nnx.Module):
 
 # %% [markdown] tags=["jax"]
 # To see where a model looks, run it with dropout off: `without_dropout` calls `eval()`
-# on a copy, so the model stays as it was.
+# on a copy, so the model stays as it was. `nnx.jit` compiles the pass as one program.
 
 
 # %% tags=["jax", "export"]
@@ -575,9 +575,14 @@ def without_dropout(model):
     return quiet
 
 
+@nnx.jit
+def with_maps(model, x, mask):
+    return model(x, mask, return_maps=True)
+
+
 def attention_maps(model, x, mask=None):
     """Outputs, and maps ``l b h q k``, of one forward pass with dropout off."""
-    return without_dropout(model)(x, mask, return_maps=True)
+    return with_maps(without_dropout(model), x, mask)
 
 
 # %% tags=["jax"]

@@ -228,9 +228,9 @@ def evaluate(model, loss_fn, data, batch_size=1000):
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
     graph, state = nnx.split(without_dropout(model))
-    rows = []
-    for start in range(0, len(data[0]), batch_size):
-        batch = [tensor(x[start : start + batch_size]) for x in data]
+    rows, n_batches = [], math.ceil(len(data[0]) / batch_size)
+    for part in np.array_split(np.arange(len(data[0])), n_batches):
+        batch = [tensor(x[part]) for x in data]
         rows.append(score(state, batch, graph, loss_fn))
     loss, accuracy, count = np.array(jax.device_get(rows), dtype=float).T
     means = {"loss": loss, "accuracy": accuracy}

@@ -132,6 +132,7 @@ drawing("training-loop")
 
 
 # %% tags=["torch"]
+import math
 import time
 
 from tensorboard.summary import Writer
@@ -202,10 +203,10 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    rows = []
+    rows, n_batches = [], math.ceil(len(data[0]) / batch_size)
     with without_dropout(model), torch.inference_mode():
-        for start in range(0, len(data[0]), batch_size):
-            batch = [tensor(x[start : start + batch_size]) for x in data]
+        for part in np.array_split(np.arange(len(data[0])), n_batches):
+            batch = [tensor(x[part]) for x in data]
             rows.append(score(model, loss_fn, batch))
     loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
     means = {"loss": loss, "accuracy": accuracy}

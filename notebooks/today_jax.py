@@ -579,11 +579,13 @@ def new_model(seed=0, **sizes):
 # %% [markdown] tags=["shared"]
 # ## At this size, rotary positions bring the whole gain
 #
-# Two models, with GPT-2's block and with that of today, train on the text, tokens,
-# batches and updates of the chapter on the model that writes. What the shared keys and
-# values save goes into $f = 3m$, as in Qwen3. Each number in a matrix costs a
-# token two FLOPs, a product and a sum. The cache keeps a key and a value of $d$ numbers
-# for each block and key–value head: $2 \cdot n_\text{blocks} \cdot g \cdot d$.
+# Two models, with GPT-2's block and with that of today: what the shared keys and values
+# save goes into $f = 3m$, as in Qwen3. Each number in a matrix costs a token two FLOPs,
+# a product and a sum. The cache keeps a key and a value of $d$ numbers for each block
+# and key–value head: $2 \cdot n_\text{blocks} \cdot g \cdot d$.
+#
+# The second trains here, on the text, tokens, batches and updates of the chapter on the
+# model that writes. (GPT-2's block trained there.)
 
 # %% tags=["shared"]
 settings = Settings(
@@ -605,48 +607,46 @@ common = {
 }
 gpt2 = {"f": 384, "norm": "layer", "ffn": "mlp", "bias": True, "positions": "learned"}
 today = {"f": 288, "n_kv_heads": 2}
-models, bits = {}, {}
-for name, options in (("GPT-2's block", gpt2), ("the block of today", today)):
-    model = models[name] = new_model(seed=42, **common, **options)
-    in_order = sequences.in_order(settings)
-    fit(model, next_token, (windows,), settings, batches=in_order)
-    loss = evaluate(model, next_token, (held_out,), batch_size=len(held_out))["loss"]
-    bits[name] = text.bits_per_character(loss, tokens["test"], texts["test"])
+models = {
+    "GPT-2's block": new_model(seed=42, **common, **gpt2),
+    "the block of today": new_model(seed=42, **common, **today),
+}
+model, in_order = models["the block of today"], sequences.in_order(settings)
+fit(model, next_token, (windows,), settings, batches=in_order)
+loss = evaluate(model, next_token, (held_out,), batch_size=len(held_out))["loss"]
+bits = text.bits_per_character(loss, tokens["test"], texts["test"])
 
 # %% tags=["shared"]
 best = min(text.ngram_bits(texts["train"], texts["test"], 6))
-lines, per_token = [["best n-gram", "", "", "", f"{best:.2f}"]], []
-for name, model in models.items():
-    arrays = to_arrays(model)  # the embedding also makes the logits: one matrix
+lines, per_token = [], []
+for name, one in models.items():
+    arrays = to_arrays(one)  # the embedding also makes the logits: one matrix
     arrays.pop("positions.weight", None)
     in_matrices = 2 * sum(x.size for x in arrays.values() if x.ndim == 2)
-    kept = empty_cache(model, tensor([0]), 64)["blocks"]
+    kept = empty_cache(one, tensor([0]), 64)["blocks"]
     per_token.append(sum(k.nbytes + v.nbytes for k, v in kept) // 64)
-    numbers = [count_parameters(model), in_matrices, per_token[-1]]
-    lines.append([name, *(f"{n:,}" for n in numbers), f"{bits[name]:.2f}"])
-old_bits, new_bits = bits.values()
+    numbers = [count_parameters(one), in_matrices, per_token[-1]]
+    lines.append([name, *(f"{n:,}" for n in numbers)])
 head = ["model", "parameters", "FLOPs in matrices", "cache, bytes a token"]
-head.append("bits per character, held out")
 share = per_token[1] / per_token[0]
 
 # %% tags=["shared", "say"]
 say(table(head, *lines))
 say(
-    f"Tuned for neither, both need fewer bits after {settings.updates} updates than "
-    f"the best n-gram; the block of today with {share:.0%} of the cache."
+    f"With {share:.0%} of the cache, the block of today needs {bits:.2f} bits per held-out "
+    f"character after {settings.updates} updates; the best n-gram {best:.2f}."
 )
 
 # %% tags=["shared", "check"]
-# Checked: ahead of all n-grams, today's block no worse; equal sizes, bytes by formula
-assert max(new_bits, old_bits) < best
-assert new_bits < old_bits + 0.03  # seeds differ by 0.01
+# Checked: ahead of all n-grams; equal sizes, bytes by formula
+assert bits < best - 0.1  # seeds differ by 0.01
 assert per_token == [2 * 2 * 4 * 24 * 4, 2 * 2 * 2 * 24 * 4]  # float32: four bytes
-sizes = [count_parameters(model) for model in models.values()]
+sizes = [count_parameters(one) for one in models.values()]
 assert abs(sizes[1] / sizes[0] - 1) < 0.03
 
 # %% [markdown] tags=["shared"]
-# One run of each is an anecdote. Recorded runs, four blocks deep, with five seeds, add
-# the changes one by one:
+# One run is an anecdote, and says nothing of GPT-2's block. Recorded runs, four blocks
+# deep, with five seeds, add the changes one by one:
 
 # %% tags=["shared"]
 (record,) = recorded(f"block-seeds-{framework}")
@@ -668,21 +668,21 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: in both frameworks, rotary positions bring most, and more than in our models
+# Checked: in both frameworks, rotary positions bring most
 for side in ("jax", "torch"):
     (record,) = recorded(f"block-seeds-{side}")
     start, rotated, *others = [np.array(x["bits"]) for x in record["figures"].values()]
     moves = [found.mean() - rotated.mean() for found in others]
     assert (start - rotated > 2 * np.abs(moves).max()).all() and np.argmax(moves) == 2
     pays = (np.diff([rotated, *others], axis=0) < 0).all(axis=1).tolist()
-    assert pays == [False, False, False, True] and old_bits - new_bits < gain.min()
+    assert pays == [False, False, False, True]
 
 # %% [markdown] tags=["shared"]
 # The step with shared keys costs most. Of the others, the norm of queries and keys
 # alone pays in bits here, with every seed. RMSNorm and missing biases buy simplicity,
 # grouped queries memory; SwiGLU was ahead at 220 million parameters (Shazeer). These
-# runs, with $f = 256$, were measured on a CPU, and stand in `benchmarks/results`. Why
-# models of two blocks gain less, we have not found out.
+# runs, with $f = 256$, were measured on a CPU, and stand in `benchmarks/results`. Does
+# it hold with two blocks? Train `models["GPT-2's block"]` as well, and compare.
 
 # %% [markdown] tags=["shared"]
 # ## A cache that forgets the offset is silently wrong
@@ -706,7 +706,7 @@ def logits_at(model, position):
     return as_numpy(logits_of(model, x))[:, 0]
 
 
-model, lines, gaps = models["the block of today"], [], []
+lines, gaps = [], []
 whole = as_numpy(forward(model, tensor(held_out[:128, :41])))[:, 40]  # b c
 for position in (0, 40):
     found = logits_at(model, position)

@@ -238,5 +238,5 @@ def test_both_locks_satisfy_the_requirements_of_readers():
             name = canonicalize_name(need.name)
             assert need.specifier.contains(main[name]), line
             assert name not in colab or need.specifier.contains(colab[name]), line
-    imported = "jax flax optax torch numpy matplotlib seaborn safetensors scikit-learn"
+    imported = "jax flax optax torch numpy matplotlib safetensors scikit-learn"
     assert colab.keys() >= {*imported.split()}

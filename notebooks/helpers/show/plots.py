@@ -8,8 +8,10 @@ import sys
 from itertools import cycle
 from math import ceil
 
+import matplotlib as mpl
 import numpy as np
-import seaborn
+from cycler import cycler
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -23,25 +25,33 @@ PURPLE, BROWN = "#7a3e74", "#8c6a00"
 COLOURS = [BLUE, ORANGE, GREEN, PURPLE, BROWN, INK]
 DASHES = [(None, None), (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
 STYLES = [{"color": c, "dashes": d} for c, d in zip(COLOURS, DASHES, strict=True)]
-THEME = {
-    "style": "whitegrid",
-    "font": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
-    "font_scale": 0.9,
-    "palette": COLOURS,
-    "rc": {
-        **dict.fromkeys(["figure.facecolor", "axes.facecolor"], PAPER),
-        **dict.fromkeys(["text.color", "axes.labelcolor"], INK),
-        **dict.fromkeys(["xtick.color", "ytick.color"], INK),
-        "axes.edgecolor": EDGE,
-        "grid.linewidth": 0.6,
-        "svg.hashsalt": "a fixed salt gives the same file every time",
-    },
+STYLE = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+    "font.size": 10.8,
+    "axes.titlesize": "medium",
+    **dict.fromkeys(["legend.fontsize", "xtick.labelsize", "ytick.labelsize"], 9.9),
+    "axes.prop_cycle": cycler(color=COLOURS),
+    **dict.fromkeys(["figure.facecolor", "axes.facecolor"], PAPER),
+    **dict.fromkeys(["text.color", "axes.labelcolor"], INK),
+    **dict.fromkeys(["xtick.color", "ytick.color"], INK),
+    "axes.edgecolor": EDGE,
+    "axes.linewidth": 1.25,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "0.8",
+    "grid.linewidth": 0.6,
+    "lines.solid_capstyle": "round",
+    "patch.edgecolor": "w",
+    "patch.force_edgecolor": True,
+    **dict.fromkeys(["xtick.bottom", "ytick.left"], False),
+    **dict.fromkeys(["xtick.major.size", "ytick.major.size"], 6),
+    "svg.hashsalt": "a fixed salt gives the same file every time",
 }
 
 
 def use_style():
     """Set the book's theme; Jupyter shows figures as SVG, sharp at any size."""
-    seaborn.set_theme(**THEME)
+    mpl.rcParams.update(STYLE)
     ipython = sys.modules.get("IPython")
     if ipython and ipython.get_ipython():  # not in a plain script
         from matplotlib_inline.backend_inline import set_matplotlib_formats
@@ -84,32 +94,38 @@ def heatmaps(
     maps, titles = [as_numpy(values) for values in maps], titles or [""] * len(maps)
     fig, axes = panels_in_rows(len(maps), None, size, (1.0, 0.5), (1.7, 1.75))
     scale = {"vmin": low, "vmax": high, "cmap": "RdBu" if low < 0 else "Blues"}
+    ticks = y_ticks, x_ticks
     for ax, values, title in zip(axes, maps, titles, strict=True):
-        y_step, x_step = (ceil(n / 6) for n in values.shape)  # at most six numbers
-        ticks = {"xticklabels": x_ticks or x_step, "yticklabels": y_ticks or y_step}
-        seaborn.heatmap(values, ax=ax, cbar=False, rasterized=True, **scale, **ticks)
+        ax.pcolormesh(np.ma.masked_invalid(values), rasterized=True, **scale)
+        ax.invert_yaxis()  # the first row on top
+        for axis, n, names in zip(
+            (ax.yaxis, ax.xaxis), values.shape, ticks, strict=True
+        ):
+            places = np.arange(0, n, 1 if names else ceil(n / 6))  # at most six numbers
+            axis.set_ticks(places + 0.5, names or places)
         first = ax is axes[0]
         ax.set(title=title, xlabel=x, ylabel=y if first else "")
         ax.set_facecolor(HIDDEN)  # shows where a value is NaN
         ax.tick_params("y", labelleft=first, rotation=0)
         ax.grid(False)
         ax.spines[:].set_visible(True)
-    ticks = [low, (low + high) / 2, high]
-    fig.colorbar(axes[0].collections[0], ax=list(axes), label=bar, ticks=ticks)
+    numbers = [low, (low + high) / 2, high]
+    fig.colorbar(axes[0].collections[0], ax=list(axes), label=bar, ticks=numbers)
     return fig
 
 
 def grid_of_numbers(matrices):
     """Small matrices by name, with numbers of two digits in the cells."""
     fig, axes = panels_in_rows(len(matrices), 3, None, (0, 0), (1.75, 1.75))
-    options = {"fmt": "", "cmap": [PAPER], "linecolor": HIDDEN, "linewidths": 0.8}
-    options |= dict.fromkeys(["cbar", "xticklabels", "yticklabels"], False)
-    options["annot_kws"] = {"color": INK}
+    options = {"cmap": ListedColormap([PAPER]), "edgecolors": HIDDEN, "lw": 0.8}
     for ax, (name, values) in zip(axes, matrices.items(), strict=True):
         values = as_numpy(values)
-        texts = [[f"{v:.2f}".rstrip("0").rstrip(".") for v in row] for row in values]
-        seaborn.heatmap(0 * values, annot=np.array(texts), ax=ax, **options)
-        ax.set_title(name)
+        ax.pcolormesh(0 * values, **options)
+        for (row, column), value in np.ndenumerate(values):
+            number = f"{value:.2f}".rstrip("0").rstrip(".")
+            ax.text(column + 0.5, row + 0.5, number, ha="center", va="center")
+        ax.set(title=name, xticks=[], yticks=[])
+        ax.invert_yaxis()  # the first row on top
         ax.spines[:].set(visible=True, color=HIDDEN)
     return fig
 

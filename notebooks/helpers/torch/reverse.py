@@ -1,5 +1,6 @@
 """Written by `make sync` from notebooks/reverse_torch.py."""
 
+import math
 import time
 
 import numpy as np
@@ -65,10 +66,10 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    rows = []
+    rows, n_batches = [], math.ceil(len(data[0]) / batch_size)
     with without_dropout(model), torch.inference_mode():
-        for start in range(0, len(data[0]), batch_size):
-            batch = [tensor(x[start : start + batch_size]) for x in data]
+        for part in np.array_split(np.arange(len(data[0])), n_batches):
+            batch = [tensor(x[part]) for x in data]
             rows.append(score(model, loss_fn, batch))
     loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
     means = {"loss": loss, "accuracy": accuracy}
