@@ -226,6 +226,7 @@ def forward(model, tokens):
 # %% [markdown] tags=["shared"]
 # To test the whole stack, we change token 40 of 64 and see which logits move.
 
+
 # %% tags=["shared"]
 def logits_of(model, tokens):
     """The logits of a model as a NumPy array: ``b s -> b s c``."""
