@@ -576,13 +576,9 @@ def without_dropout(model):
 
 
 @nnx.jit
-def with_maps(model, x, mask):
-    return model(x, mask, return_maps=True)
-
-
 def attention_maps(model, x, mask=None):
     """Outputs, and maps ``l b h q k``, of one forward pass with dropout off."""
-    return with_maps(without_dropout(model), x, mask)
+    return without_dropout(model)(x, mask, return_maps=True)
 
 
 # %% tags=["jax"]

@@ -637,8 +637,8 @@ share = per_token[1] / per_token[0]
 # %% tags=["shared", "say"]
 say(table(head, *lines))
 say(
-    f"With {share:.0%} of the cache, the block of today needs {bits:.2f} bits per held-out "
-    f"character after {settings.updates} updates; the best n-gram {best:.2f}."
+    f"With {share:.0%} of the cache, the block of today needs {bits:.2f} bits per "
+    f"held-out character after {settings.updates} updates; the best n-gram {best:.2f}."
 )
 
 # %% tags=["shared", "check"]

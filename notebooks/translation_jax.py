@@ -384,7 +384,9 @@ print(f"{right.sum():,} of {len(right):,} test dates are right")
 # The validation dates, translated with the weights after each epoch:
 
 # %% tags=["shared"]
-copy, (x_valid, y_valid) = new_model(), data["validation"]
+from copy import deepcopy
+
+copy, (x_valid, y_valid) = deepcopy(model), data["validation"]
 whole = []  # share of dates without a mistake
 for arrays in [*snapshots[1:], to_arrays(model)]:
     from_arrays(copy, arrays)

@@ -10,7 +10,7 @@ from helpers.jax.attention import MultiHeadAttention, dense
 
 __all__ = (
     "ACTIVATIONS Encoder EncoderBlock FeedForward attention_maps "
-    "layer_norm with_maps without_dropout"
+    "layer_norm without_dropout"
 ).split()
 
 
@@ -92,10 +92,6 @@ def without_dropout(model):
 
 
 @nnx.jit
-def with_maps(model, x, mask):
-    return model(x, mask, return_maps=True)
-
-
 def attention_maps(model, x, mask=None):
     """Outputs, and maps ``l b h q k``, of one forward pass with dropout off."""
-    return with_maps(without_dropout(model), x, mask)
+    return without_dropout(model)(x, mask, return_maps=True)
