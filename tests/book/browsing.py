@@ -1,5 +1,6 @@
 """What tests of the built book share: its files, and a page that is watched."""
 
+import gc
 import os
 from functools import cache
 from pathlib import Path
@@ -44,7 +45,9 @@ COLOURS = ["color-contrast", "link-in-text-block"]
 
 @cache
 def soup(path):
-    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+    parsed = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+    gc.freeze()  # it stays: nobody looks through its 100,000 objects for garbage
+    return parsed
 
 
 def whole(page):

@@ -77,6 +77,23 @@ def test_no_error_no_warning_and_no_raw_markup_in_a_page():
     list_all(faults)
 
 
+def test_every_part_of_the_map_names_its_section():
+    """Also for a screen reader: ``softmax: Attention is …``."""
+    faults = []
+    for side in pages.SIDES:
+        links = article("book/index").select(f".transformer-map[data-side={side}] a")
+        assert len(links) > 50
+        for link in links:
+            name, _, anchor = link["href"].removeprefix("../").partition("#")
+            content = article(name.removesuffix(".html"))
+            section = content.find(id=anchor) if anchor else content
+            heading = section and section.find(["h1", "h2"]).get_text()
+            said = link["aria-label"].split(": ", 1)[-1]
+            if not heading or said not in " ".join(heading.split()) or side not in name:
+                faults.append(f"{link['href']}: {link['aria-label']}")
+    list_all(faults)
+
+
 def test_pictures_have_alt_texts_and_sizes():
     faults = []
     for page in PAGES:

@@ -1,7 +1,7 @@
 """The map of the Transformer on the index: every part leads to its section."""
 
 import pytest
-from browsing import NARROW, WIDE, article, list_all
+from browsing import NARROW, WIDE
 from playwright.sync_api import expect
 
 import pages
@@ -19,23 +19,6 @@ LEGIBLE = """links => links.flatMap(link => {
         && scale * parseFloat(getComputedStyle(words).fontSize) >= 11.5;
     return fits ? [] : [link.ariaLabel];
 })"""
-
-
-def test_every_part_names_its_section():
-    """Also for a screen reader: ``softmax: Attention is …``."""
-    faults = []
-    for side in pages.SIDES:
-        links = article("book/index").select(f".transformer-map[data-side={side}] a")
-        assert len(links) > 50
-        for link in links:
-            name, _, anchor = link["href"].removeprefix("../").partition("#")
-            content = article(name.removesuffix(".html"))
-            section = content.find(id=anchor) if anchor else content
-            heading = section and section.find(["h1", "h2"]).get_text()
-            said = link["aria-label"].split(": ", 1)[-1]
-            if not heading or said not in " ".join(heading.split()) or side not in name:
-                faults.append(f"{link['href']}: {link['aria-label']}")
-    list_all(faults)
 
 
 def test_the_map_follows_the_switch_and_a_part_leads_on(visit):
