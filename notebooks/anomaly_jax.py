@@ -662,13 +662,13 @@ assert second / is_wrong.sum() > 1 / (s - 1)
 # %% [markdown] tags=["shared"]
 # ## Extra: Both frameworks train alike
 #
-# Forty updates at a low rate, from weights that NumPy draws, the same for both
-# frameworks, and without dropout, whose random numbers differ. Compare the losses with
-# those of the other page: they agree to a thousandth. (The tests of this book train
-# both, and compare every loss.)
+# Forty updates of a small model at a low rate, from weights that NumPy draws, the same
+# for both frameworks, and without dropout, whose random numbers differ. Compare the
+# losses with those of the other page: they agree to a thousandth. (The tests of this
+# book train both, and compare every loss.)
 
 # %% tags=["shared"]
-alike = new_model(dropout=0.0, input_dropout=0.0)
+alike = new_model(**small)
 rng, arrays = np.random.default_rng(0), to_arrays(alike)
 for name in sorted(arrays):
     if arrays[name].ndim == 2:  # norms and biases are equal already
