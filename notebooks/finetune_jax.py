@@ -300,6 +300,7 @@ class LoRALinear(nnx.Module):
         """The linear layer with the adapter added to its weights."""
         change = self.scale * self.lora_a[...] @ self.lora_b[...]
         self.base.kernel[...] += change.astype(self.base.kernel.dtype)
+        self.lora_b[...] *= 0  # merged again, it adds nothing
         return self.base
 
 

@@ -302,6 +302,7 @@ class LoRALinear(nn.Module):
         """The linear layer with the adapter added to its weights."""
         with torch.no_grad():
             self.base.weight += self.scale * (self.lora_a @ self.lora_b).T
+            self.lora_b.zero_()  # merged again, it adds nothing
         return self.base
 
 

@@ -317,7 +317,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is not finite.
     """
-    history, best, kept = {}, (-1, 0), None
+    history, best, kept = {}, (-math.inf, 0), None
     arrays, batches = [np.asarray(x) for x in data], batches or shuffled(settings)
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
@@ -343,6 +343,11 @@ def fit(
         nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
+            if not math.isfinite(scores["loss"]):
+                raise FloatingPointError(
+                    f"after epoch {epoch} the validation loss is {scores['loss']}: are "
+                    "the inputs finite, the labels in range, and no rows empty?"
+                )
             news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best, kept = (scores["accuracy"], -scores["loss"]), state[:2]
@@ -783,8 +788,8 @@ def padded_loss(model, inputs, real, labels):
     logits = model(inputs, mask)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # b s
     hits = (logits.argmax(-1) == labels) & real
-    n_real = real.sum()
-    metrics = {"accuracy": hits.sum() / n_real, "count": n_real}
+    n_real = jnp.maximum(real.sum(), 1)
+    metrics = {"accuracy": hits.sum() / n_real, "count": real.sum()}
     return (losses * real).sum() / n_real, metrics
 
 

@@ -290,7 +290,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is not finite.
     """
-    history, best, kept = {}, (-1, 0), None
+    history, best, kept = {}, (-math.inf, 0), None
     arrays, batches = [tensor(x) for x in data], batches or shuffled(settings)
     optimizer, scheduler = make_optimizer(model, settings)
     rates = settings.learning_rates.reshape(settings.epochs, -1)
@@ -311,6 +311,11 @@ def fit(
         news["learning_rate"] = rates[epoch]
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
+            if not math.isfinite(scores["loss"]):
+                raise FloatingPointError(
+                    f"after epoch {epoch} the validation loss is {scores['loss']}: are "
+                    "the inputs finite, the labels in range, and no rows empty?"
+                )
             news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best = scores["accuracy"], -scores["loss"]
@@ -750,10 +755,12 @@ def padded_loss(model, inputs, real, labels):
     """Cross-entropy and accuracy at the real positions ``b s`` of padded sequences."""
     mask = real[:, None, None]  # b 1 1 k
     logits = model(inputs, mask)
-    counted = labels.masked_fill(~real, -100)
-    loss = nn.functional.cross_entropy(logits.flatten(0, -2), counted.flatten())
+    counted = labels.masked_fill(~real, -100).flatten()
+    logits_of_all = logits.flatten(0, -2)
+    total = nn.functional.cross_entropy(logits_of_all, counted, reduction="sum")
     hits = (logits.argmax(-1) == labels) & real
-    return loss, {"accuracy": hits.sum() / real.sum(), "count": real.sum()}
+    n_real = real.sum().clamp(min=1)
+    return total / n_real, {"accuracy": hits.sum() / n_real, "count": real.sum()}
 
 
 # %% [markdown] tags=["shared"]

@@ -958,8 +958,8 @@ drawing("experts")
 
 # %% tags=["torch"]
 def balancing_loss(moe, x):
-    """Share of the choices times mean probability, summed: ``b m`` to a number."""
-    _, chosen, p = moe.route(x)
+    """Share of the choices times mean probability, summed: ``... m`` to a number."""
+    _, chosen, p = moe.route(x.reshape(-1, x.shape[-1]))  # all tokens of all texts
     share = nn.functional.one_hot(chosen, p.shape[-1]).float().mean(dim=(0, 1))  # e
     return p.shape[-1] * (share * p.mean(dim=0)).sum()
 

@@ -59,7 +59,7 @@ def results(starts, function, n, args, limit):
             for i, (what, *numbers) in enumerate(starts):
                 command = [sys.executable, "-m", __name__, what, name]
                 command += map(str, numbers)
-                with (folder / f"said-{i}").open("w") as stderr:
+                with (folder / f"said-{i}").open("w", encoding="utf-8") as stderr:
                     running.append(subprocess.Popen(command, stderr=stderr, **options))
             while None in (found := [process.poll() for process in running]):
                 if any(found):  # the others would wait for it
@@ -77,7 +77,7 @@ def results(starts, function, n, args, limit):
         for i, status in enumerate(found):
             if status:
                 said = [*sorted(folder.glob("error-*")), folder / f"said-{i}"][0]
-                last = "\n".join(said.read_text().splitlines()[-12:])
+                last = "\n".join(said.read_text("utf-8", "replace").splitlines()[-12:])
                 raise RuntimeError(f"process {i} ended with status {status}\n{last}")
         files = [folder / f"result-{rank}" for rank in range(n)]
         return [cloudpickle.loads(file.read_bytes()) for file in files]
@@ -90,7 +90,7 @@ def call(folder, rank=None):
     try:
         result = function(*args) if rank is None else function(rank, *args)
     except Exception:
-        Path(folder, f"error-{place}").write_text(traceback.format_exc())
+        Path(folder, f"error-{place}").write_text(traceback.format_exc(), "utf-8")
         raise
     finally:
         distributed = sys.modules.get("torch.distributed")

@@ -34,7 +34,7 @@ def load(path=None):
     that ``$TEXT_FILE`` names, and else modules of Python's standard library.
     """
     if path := path or os.environ.get("TEXT_FILE"):
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         stop = len(text) * 9 // 10
         return {"train": text[:stop], "test": text[stop:]}
     parts = {"train": TRAINING, "test": HELD_OUT}
