@@ -43,8 +43,8 @@ def compare(found, recorded):
     """Sentences about what differs between trainings and their record."""
     left = list(recorded)
     for losses in found:
-        long = [one for one in left if one["updates"] == len(losses)]
-        same = [one for one in long if np.allclose(one["first"], losses[:20], rtol=1e-3)]
+        like = [one for one in left if one["updates"] == len(losses)]
+        same = [o for o in like if np.allclose(o["first"], losses[:20], rtol=1e-3)]
         if not same:
             yield f"a training of {len(losses)} updates begins at {losses[0]:.4f}: new"
             continue
