@@ -120,10 +120,15 @@ settings = Settings(
     n_train=16 * 65, batch_size=16, epochs=5, learning_rate=6e-3, warmup=60
 )
 
+
 # %% tags=["jax"]
-minute = LanguageModel(**small, rngs=nnx.Rngs(42))
+def new_minute():
+    """The smaller model, with random weights."""
+    return LanguageModel(**small, rngs=nnx.Rngs(42))
+
 
 # %% tags=["shared"]
+minute = new_minute()
 windows = text.random_windows(minute_pairs.encode(texts["train"]), 64, settings)
 in_order = sequences.in_order(settings)  # each window once
 fit(minute, next_token, (windows,), settings, batches=in_order)
@@ -693,14 +698,14 @@ np.testing.assert_allclose(logits_of(adapted, test[0]), first, atol=1e-5)
 m, f, r = 4096, 11008, 8
 tables = 2 * 32_000 * m  # embedding and output stay in bfloat16
 weights = 32 * (4 * m * m + 3 * m * f) + tables
-small = 32 * r * (4 * (m + m) + 3 * (m + f))
+adapters = 32 * r * (4 * (m + m) + 3 * (m + f))
 full_gib = 16 * weights / 2**30
-lora_gib = (2 * weights + 16 * small) / 2**30
-four_bits = ((weights - tables) / 2 + 2 * tables + 16 * small) / 2**30
-print(f"the file of a task has {4 * small / 2**20:.0f} MiB")
+lora_gib = (2 * weights + 16 * adapters) / 2**30
+four_bits = ((weights - tables) / 2 + 2 * tables + 16 * adapters) / 2**30
+print(f"the file of a task has {4 * adapters / 2**20:.0f} MiB")
 
 # %% tags=["shared", "say"]
-full, thin = f"{weights / 1e9:.2f} billion", f"{small / 1e6:.1f} million"
+full, thin = f"{weights / 1e9:.2f} billion", f"{adapters / 1e6:.1f} million"
 one = ["full fine-tuning", full, f"{full_gib:.0f} GiB"]
 two = ["full fine-tuning, all in bfloat16", full, f"{full_gib / 2:.0f} GiB"]
 three = ["LoRA", thin, f"{lora_gib:.1f} GiB"]
@@ -834,7 +839,8 @@ assert max(moved) == 0
 # Experiment: where the offered model comes from
 spare = train_lines[np.setdiff1d(np.arange(len(train_lines)), rows)]
 mine, others = "\n".join(spare[:300]), "\n".join(spare[300:600])
-offered = deepcopy(minute)
+offered = new_minute()
+from_arrays(offered, to_arrays(minute))
 read = text.windows(minute_pairs.encode(mine), 64)[:80]  # no labels
 steps = Settings(n_train=80, batch_size=16, epochs=8, learning_rate=2e-3, warmup=10)
 fit(offered, next_token, (read,), steps)
