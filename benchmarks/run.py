@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from datetime import datetime
@@ -92,11 +91,10 @@ def table(columns, rows):
 
 def device():
     """Name of the GPU, or model and cores of the CPU."""
-    if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        names = subprocess.run(command, capture_output=True, text=True).stdout
-        if names := names.splitlines():
-            return names[0]
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
     name, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     found = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE)

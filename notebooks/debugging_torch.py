@@ -171,7 +171,7 @@ def five_tests(model, loss_fn, data):
     last = one_batch(loss_fn, model, data)
     yield last, last < 0.2
     fit(model, loss_fn, data, brief)
-    accuracy = evaluate(model, class_loss, held_out)["accuracy"]
+    accuracy = evaluate(model, class_loss, held_out, 32)["accuracy"]
     yield accuracy, accuracy > 0.5
 
 
@@ -295,7 +295,7 @@ for x, real, labels in (learn, held_out):
     given.append((told, real, labels))
 model = new_model()
 measured, _ = run_tests(model, class_loss, given[0])
-accuracy = evaluate(model, class_loss, given[1])["accuracy"]
+accuracy = evaluate(model, class_loss, given[1], 32)["accuracy"]
 without = results["none"][0][4]
 assert measured[3] < 0.2 and accuracy > 0.95 > without
 say(
@@ -366,7 +366,7 @@ assert 0 < best < 6 and min(ends[0], ends[-1]) > 1.6 * min(ends)
 # for TensorBoard: `tensorboard --logdir runs`.)
 
 # %% tags=["shared"]
-longer = replace(brief, epochs=12)
+longer = replace(brief, epochs=9)
 readers, training, validation = {}, {}, {}
 for n in (300, 900):
     readers[n] = new_model()
@@ -443,16 +443,16 @@ print(sum(name.startswith("helpers") for name in sys.modules))
 import subprocess
 import sys
 
-np.savez(folder / "lines.npz", test_x[:10], test_real[:10])  # ten lines
+np.savez(folder / "lines.npz", test_x[:32], test_real[:32])
 command = [sys.executable, "-I", "-c", script]
 alone = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
 logits = np.load(folder / "logits.npy")
 
 # %% tags=["shared", "say"]
-right = (logits.argmax(1) == test_labels[:10]).sum()
+right = (logits.argmax(1) == test_labels[:32]).sum()
 say(
     "The other process has loaded none of our modules. It takes the first line for "
-    f"{lines.LANGUAGES[logits[0].argmax()]}; {right} of its ten answers are right."
+    f"{lines.LANGUAGES[logits[0].argmax()]}; {right} of its 32 answers are right."
 )
 
 # %% [markdown] tags=["shared"]
@@ -461,9 +461,9 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: the exported program gives the model's own outputs
-expected = outputs(reader, test_x[:10], test_real[:10])
+expected = outputs(reader, test_x[:32], test_real[:32])
 np.testing.assert_allclose(logits, expected, atol=1e-5)
-assert alone.stdout.strip() == "0" and logits.shape == (10, 4)
+assert alone.stdout.strip() == "0" and logits.shape == (32, 4)
 
 # %% [markdown] tags=["torch"]
 # `torch.export.load` uses pickle: open only files that you trust. Without PyTorch, ONNX
@@ -533,7 +533,7 @@ def in_parts(loss_fn, model, batch, n=4):
     total = {}
     for part in zip(*(np.split(array, n) for array in batch), strict=True):
         for name, gradient in gradients(loss_fn, model, part).items():
-            total[name] = total.get(name, 0) + gradient / n
+            total[name] = total.get(name, 0) + as_numpy(gradient) / n
     return total
 
 
@@ -738,17 +738,17 @@ np.testing.assert_allclose(outputs(own, x, real)[real], expected[real], atol=1e-
 # `need_weights=False`. `dropout=0.1` drops weights in training.
 
 # %% tags=["torch"]
-x = np.random.default_rng(0).normal(size=(2, 7, 12))  # b s m
+x = np.random.default_rng(0).normal(size=(2, 7, 32))  # b s m
 real = np.arange(7) < np.array([[7], [4]])  # b s
 torch.manual_seed(0)
-layer = nn.MultiheadAttention(12, 3, batch_first=True).to(device)
+layer = nn.MultiheadAttention(32, 4, batch_first=True).to(device)
 outcome, weights = layer(
     *[tensor(x)] * 3, key_padding_mask=tensor(~real), average_attn_weights=False
 )  # b q m, b h q k
 
 # %% tags=["torch", "check"]
 # Checked: one map a head, hidden keys without weight; NaN for a query that sees nothing
-assert weights.shape == (2, 3, 7, 7) and weights[1, ..., 4:].max() == 0
+assert weights.shape == (2, 4, 7, 7) and weights[1, ..., 4:].max() == 0
 before = tensor(np.tri(7, k=-1, dtype=bool))  # the first query sees nothing
 nothing, _ = layer(*[tensor(x)] * 3, attn_mask=~before)
 assert nothing[:, 0].isnan().all()

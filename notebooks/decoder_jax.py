@@ -306,9 +306,7 @@ characters = {name: alphabet.encode(part[:500_000]) for name, part in texts.item
 small = Settings(
     n_train=32 * 150, batch_size=32, epochs=1, learning_rate=6e-3, warmup=30
 )
-small_sizes = {"n_tokens": len(alphabet), "m": 64, "n_blocks": 1, "n_heads": 1}
-small_sizes |= {"f": 128, "max_length": 16}
-unmasked = new_model(seed=1, causal=False, **small_sizes)
+unmasked = new_model(seed=1, causal=False, n_tokens=len(alphabet), n_blocks=1)
 small_rows = text.random_windows(characters["train"], 16, small)
 fit(unmasked, next_token, (small_rows,), small, batches=sequences.in_order(small))
 
@@ -528,8 +526,15 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
 
 
 # %% tags=["shared"]
+def logits_after(string):
+    """Logits of the token after a string, which is padded to a window: ``c``."""
+    ids = pairs.encode(string)
+    padded = np.pad(ids, (0, 64 - len(ids)), constant_values=-1)
+    return tensor(logits_of(model, padded[None])[0, len(ids) - 1])
+
+
 method = "    def close(self):\n        if self."
-last = forward(model, tensor(pairs.encode(method)[None]))[0, -1]  # c
+last = logits_after(method)
 knobs = {
     "temperature 1": {},
     "temperature 0.5": {"temperature": 0.5},
@@ -586,11 +591,11 @@ n = len(pairs.encode(prompt))
 real = held_out[:: len(held_out) // 16]  # b s+1: of all modules
 starts = tensor(np.vstack([pairs.encode(prompt), real[:, :n]]))  # b+1 n
 model.eval()  # no dropout, where there is any
-ways = {"greedy": {"top_k": 1}, "temperature 0.5": {"temperature": 0.5}}
-ways["temperature 1"] = {"temperature": 1.0}
+ways = {"greedy": 1e-6, "temperature 0.5": 0.5, "temperature 1": 1.0}  # near 0: greedy
 written = {}
-for name, knob in ways.items():
-    written[name] = as_numpy(write(model, starts, 55, **knob))  # b+1 length
+for name, temperature in ways.items():
+    new = write(model, starts, 55, temperature=temperature)  # b+1 length
+    written[name] = as_numpy(new)
     first = f"{prompt}│{pairs.decode(written[name][0])}".replace(" ", "␣")
     print(f"--- {name}", first, sep="\n")
 
@@ -650,7 +655,7 @@ def min_p_probabilities(logits, share):
 
 
 for beginning in (method, "    def __init__("):
-    its = forward(model, tensor(pairs.encode(beginning)[None]))[0, -1]  # c
+    its = logits_after(beginning)
     by_min_p = (min_p_probabilities(its, 0.1) > 0).sum()
     by_top_p = (as_numpy(next_token_probabilities(its, top_p=0.9)) > 0).sum()
     name = beginning.splitlines()[-1].strip()

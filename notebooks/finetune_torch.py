@@ -118,11 +118,16 @@ settings = Settings(
     n_train=16 * 65, batch_size=16, epochs=5, learning_rate=6e-3, warmup=60
 )
 
+
 # %% tags=["torch"]
-torch.manual_seed(42)
-minute = LanguageModel(**small).to(device)
+def new_minute():
+    """The smaller model, with random weights."""
+    torch.manual_seed(42)
+    return LanguageModel(**small).to(device)
+
 
 # %% tags=["shared"]
+minute = new_minute()
 windows = text.random_windows(minute_pairs.encode(texts["train"]), 64, settings)
 in_order = sequences.in_order(settings)  # each window once
 fit(minute, next_token, (windows,), settings, batches=in_order)
@@ -359,8 +364,8 @@ def classifier(arrays=None, seed=0, lora=False):
 
 # %% tags=["shared"]
 adapted = classifier(LEARNED, lora=True)
-first = logits_of(classifier(LEARNED), test[0][:50])
-second = logits_of(adapted, test[0][:50])
+first = logits_of(classifier(LEARNED), test[0])
+second = logits_of(adapted, test[0])
 print(f"LoRA changes the first logits by {np.abs(first - second).max():.0f}")
 
 
@@ -400,19 +405,21 @@ assert sizes["LoRA"] == 4 * 8 * sum(map(sum, shapes)) + sizes["probe"]
 # Fine-tuning gets 100 updates with 20 lines each. Peak rates, and the settings of probe
 # and baseline, were chosen on training lines that are not used here. (With 20 labels
 # you do not have these: take usual values. A choice by the test would flatter every
-# way.) *From scratch* is the same training of a model with random weights; the baseline
-# counts strings of one to three characters (TF-IDF), for a logistic regression.
+# way.) *From scratch*, recorded and not run here, is the same training of a model with
+# random weights; the baseline counts strings of one to three characters (TF-IDF), for a
+# logistic regression.
 
 
 # %% tags=["shared"]
-def train(model, names, rows, rate, seed=0):
-    """Train what has one of these names in its path, by 100 batches of the lines."""
+def train(model, names, rows, rate, seed=0, updates=100):
+    """Train what has one of these names in its path, by batches of 20 lines."""
+    n = 20 * updates
     steps = Settings(
-        n_train=2000, batch_size=20, epochs=1, learning_rate=rate, warmup=10, seed=seed
+        n_train=n, batch_size=20, epochs=1, learning_rate=rate, warmup=10, seed=seed
     )
     rng = np.random.default_rng(seed)
-    often = range(1 + 2000 // len(rows))
-    drawn = np.concatenate([rng.permutation(rows) for _ in often])[:2000]
+    often = range(1 + n // len(rows))
+    drawn = np.concatenate([rng.permutation(rows) for _ in often])[:n]
     data = as_tokens(train_lines[drawn]), labels[drawn]
     frozen, in_order = train_only(model, *names), sequences.in_order(steps)
     fit(model, cross_entropy, data, steps, batches=in_order, **frozen)
@@ -462,23 +469,30 @@ def vectors(tokens):
     return logits_of(bare, tokens).astype(np.float64)
 
 
-def probe(rows, C=0.1):
+def probe(seen, labels, C=0.1):
     """Vectors of the frozen trunk, scaled, with logistic regression."""
     last = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=5000))
-    return last.fit(vectors(as_tokens(train_lines[rows])), labels[rows])
+    return last.fit(seen, labels)
+
+
+def accuracy_of(model):
+    """The share of the test's lines that a classifier names rightly."""
+    return np.mean(logits_of(model, test[0]).argmax(axis=1) == test_labels)
 
 
 # %% tags=["shared"]
 rows = few(20)
-models = {way: adapt(way, rows, rate) for way, rate in RATES.items()}
-scores = {w: evaluate(m, cross_entropy, test)["accuracy"] for w, m in models.items()}
-scores["probe"] = probe(rows).score(vectors(test[0]), test_labels)
+models = {way: adapt(way, rows, RATES[way]) for way in ("full", "LoRA")}
+scores = {way: accuracy_of(model) for way, model in models.items()}
+seen = vectors(np.concatenate([as_tokens(train_lines[rows]), test[0]]))
+seen, seen_test = seen[: len(rows)], seen[len(rows) :]
+scores["probe"] = probe(seen, labels[rows]).score(seen_test, test_labels)
 scores["TF-IDF"] = baseline(rows).score(test_lines, test_labels)
 
 # %% mystnb={"image": {"alt": "Test accuracy over the number of labelled lines of each language, from 5 to 300 on a logarithmic axis, for five ways; each line is the mean of five seeds in a band from the lowest to the highest. All lines rise. Full fine-tuning and LoRA run together above all others; the probe begins close below them and stays above TF-IDF; the model from scratch is lowest."}} tags=["shared", "figure"]
 (record,) = recorded(f"finetune-seeds-{framework}")
 figures, numbers = record["figures"], record["numbers"]
-ways = [*scores]
+ways = [*RATES, "probe", "TF-IDF"]
 curves = {
     way: (np.array(numbers), np.transpose([figures[f"{way} {n}"] for n in numbers]))
     for way in ways
@@ -498,7 +512,8 @@ fig
 shown = []
 for way in ways:
     means = [f"{x:.0%}" for x in curves[way][1].mean(axis=0)]
-    shown.append([way, f"{scores[way]:.0%}", *means])
+    here = f"{scores[way]:.0%}" if way in scores else "–"
+    shown.append([way, here, *means])
 say(table(["way", "20, this run", *(f"{n}, five seeds" for n in numbers)], *shown))
 
 # %% [markdown] tags=["shared"]
@@ -526,7 +541,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: who beats whom, here, and in the recorded seeds with every number of labels
-assert min(scores["full"], scores["LoRA"]) > scores["from scratch"]
+assert min(scores["full"], scores["LoRA"]) > scores["TF-IDF"]
 for way in ("full", "LoRA"):
     assert (curves[way][1] > curves["TF-IDF"][1]).all()  # in each seed
 ladder = [means[way] for way in ("from scratch", "TF-IDF", "probe", "LoRA")]
@@ -649,8 +664,7 @@ again = classifier(LEARNED, seed=1, lora=True)
 wrong = classifier(seed=1, lora=True)  # random weights of the same sizes
 for name, model in {"the pretrained trunk": again, "random weights": wrong}.items():
     load_adapter(model, folder)
-    accuracy = evaluate(model, cross_entropy, test)["accuracy"]
-    print(f"accuracy with {name}: {accuracy:.1%}")
+    print(f"accuracy with {name}: {accuracy_of(model):.1%}")
 
 # %% [markdown] tags=["shared"]
 # So write down which weights an adapter belongs to; PEFT has `base_model_name_or_path`
@@ -660,21 +674,20 @@ for name, model in {"the pretrained trunk": again, "random weights": wrong}.item
 # again puts another in its place.
 
 # %% tags=["shared"]
-given = test[0][:50]
-unmerged = logits_of(again, given)
+unmerged = logits_of(again, test[0])
 merge_lora(again)
-merged_logits = logits_of(again, given)
+merged_logits = logits_of(again, test[0])
 print(f"merged, logits differ by {np.abs(merged_logits - unmerged).max():.0e}")
 
 # %% tags=["shared", "check"]
 # Checked: the file gives equal logits, also after another one; merging changes none
 np.testing.assert_allclose(merged_logits, unmerged, atol=3e-4)
-np.testing.assert_allclose(logits_of(models["LoRA"], given), unmerged, atol=1e-5)
+np.testing.assert_allclose(logits_of(models["LoRA"], test[0]), unmerged, atol=1e-5)
 save_adapter(adapted, folder.with_name("untrained"), ["output"])
 load_adapter(adapted, folder)
-np.testing.assert_allclose(logits_of(adapted, given), unmerged, atol=1e-5)
+np.testing.assert_allclose(logits_of(adapted, test[0]), unmerged, atol=1e-5)
 load_adapter(adapted, folder.with_name("untrained"))
-np.testing.assert_allclose(logits_of(adapted, given), first, atol=1e-5)
+np.testing.assert_allclose(logits_of(adapted, test[0]), first, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # ## At seven billion parameters, memory decides
@@ -688,14 +701,14 @@ np.testing.assert_allclose(logits_of(adapted, given), first, atol=1e-5)
 m, f, r = 4096, 11008, 8
 tables = 2 * 32_000 * m  # embedding and output stay in bfloat16
 weights = 32 * (4 * m * m + 3 * m * f) + tables
-small = 32 * r * (4 * (m + m) + 3 * (m + f))
+adapters = 32 * r * (4 * (m + m) + 3 * (m + f))
 full_gib = 16 * weights / 2**30
-lora_gib = (2 * weights + 16 * small) / 2**30
-four_bits = ((weights - tables) / 2 + 2 * tables + 16 * small) / 2**30
-print(f"the file of a task has {4 * small / 2**20:.0f} MiB")
+lora_gib = (2 * weights + 16 * adapters) / 2**30
+four_bits = ((weights - tables) / 2 + 2 * tables + 16 * adapters) / 2**30
+print(f"the file of a task has {4 * adapters / 2**20:.0f} MiB")
 
 # %% tags=["shared", "say"]
-full, thin = f"{weights / 1e9:.2f} billion", f"{small / 1e6:.1f} million"
+full, thin = f"{weights / 1e9:.2f} billion", f"{adapters / 1e6:.1f} million"
 one = ["full fine-tuning", full, f"{full_gib:.0f} GiB"]
 two = ["full fine-tuning, all in bfloat16", full, f"{full_gib / 2:.0f} GiB"]
 three = ["LoRA", thin, f"{lora_gib:.1f} GiB"]
@@ -805,21 +818,20 @@ assert n_trained([(40, 40)], 21) > 40**2 >= n_trained([(40, 40)], 20)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** $B$ begins as zeros. Set $A$ to zero as well, in
-# `classifier(LEARNED, lora=True)`, train as above, and look at the adapters. What
-# happens, and which way is left?
+# `classifier(LEARNED, lora=True)`, train as above, with 30 updates, and look at the
+# adapters. What happens, and which way is left?
 
 # %% tags=["shared", "answer"]
 zeros = classifier(LEARNED, lora=True)
 arrays = {n: x * ("lora" not in n) for n, x in to_arrays(zeros).items()}
 from_arrays(zeros, arrays)
-train(zeros, LORA, rows, RATES["LoRA"])
+train(zeros, LORA, rows, RATES["LoRA"], updates=30)
 moved = [np.abs(x).max() for n, x in to_arrays(zeros).items() if "lora" in n]
-found = evaluate(zeros, cross_entropy, test)["accuracy"]
 say(
-    f"The adapters stay zero ({max(moved):.0f}), and the accuracy is {found:.0%}: only "
-    "the last layer learns, as in a probe, but in 100 updates. (The page's probe: "
-    f"{scores['probe']:.0%}.) The gradient of $A$ has the factor $B$, that of $B$ the "
-    "factor $xA$: both are zero."
+    f"The adapters stay zero ({max(moved):.0f}), and the accuracy is "
+    f"{accuracy_of(zeros):.0%}: only the last layer learns, as in a probe, but in 30 "
+    f"updates. (The page's probe: {scores['probe']:.0%}.) The gradient of $A$ has the "
+    "factor $B$, that of $B$ the factor $xA$: both are zero."
 )
 assert max(moved) == 0
 
@@ -827,30 +839,30 @@ assert max(moved) == 0
 # ## Extra: Text that a model has read before
 #
 # **Exercise 3, find the leak.** Say that `mine` are lines of your task, and `others`
-# lines like them that are newer than both models. You are offered a trunk that is said
-# to be good at such lines, `offered` below; of ours, `trunk`, you know what it has
-# read. Which numbers of `bits_of(model, pairs, text)` tell whether the other has read
-# `mine`?
+# lines like them that are newer than both models. You are offered a model that is said
+# to be good at such lines, `offered` below; of ours, `minute`, you know what it has
+# read. Which numbers of `bits_of(model, minute_pairs, text)` tell whether the other has
+# read `mine`?
 
 # %% tags=["shared", "experiment"]
-# Experiment: where the offered trunk comes from
+# Experiment: where the offered model comes from
 spare = train_lines[np.setdiff1d(np.arange(len(train_lines)), rows)]
 mine, others = "\n".join(spare[:300]), "\n".join(spare[300:600])
-offered = new_trunk()
-from_arrays(offered, LEARNED)
-read = text.windows(pairs.encode(mine), 64)  # no labels
-steps = Settings(n_train=40, batch_size=8, epochs=8, learning_rate=1e-3, warmup=10)
+offered = new_minute()
+from_arrays(offered, to_arrays(minute))
+read = text.windows(minute_pairs.encode(mine), 64)[:80]  # no labels
+steps = Settings(n_train=80, batch_size=16, epochs=8, learning_rate=2e-3, warmup=10)
 fit(offered, next_token, (read,), steps)
 
 # %% tags=["shared", "answer"]
 leak = {
-    name: [bits_of(one, pairs, each) for each in (mine, others)]
-    for name, one in (("ours", trunk), ("offered", offered))
+    name: [bits_of(one, minute_pairs, each) for each in (mine, others)]
+    for name, one in (("ours", minute), ("offered", offered))
 }
 shown = [[name, *(f"{each:.2f}" for each in both)] for name, both in leak.items()]
-gains = np.subtract(*leak.values())  # of the offered trunk: on mine, on others
+gains = np.subtract(*leak.values())  # of the offered model: on mine, on others
 say(
-    table(["trunk", "`mine`", "`others`"], *shown)
+    table(["model", "`mine`", "`others`"], *shown)
     + "\n\nBits per character, on your lines and on lines like them. The offered one "
     f"is {gains[0]:.2f} better on `mine`, and on `others` by {gains[1]:.2f}, which is "
     "less: it has read `mine`, or near copies, for which no label was needed. An equal "

@@ -561,8 +561,9 @@ def looked_at(model):
 
 def accuracy_without(model, silenced, labels):
     """Accuracy of a model whose query ``q`` does not see ``silenced`` ``b q k``."""
-    logits = as_numpy(model(tensor(x_few), tensor(~silenced[:, None])))  # b 1 q k
-    return (logits.argmax(-1) == labels).mean()
+    mask = tensor(~silenced[:, None])  # b 1 q k
+    logits, _ = attention_maps(model, tensor(x_few), mask)
+    return (as_numpy(logits).argmax(-1) == labels).mean()
 
 
 top_key = np.arange(length) == looked_at(model)[..., None]  # b q k
@@ -611,7 +612,7 @@ say(
 plain, without_top, without_beside, without_other = reversing
 assert plain == 1 and without_beside > 0.99 and without_other > 0.9
 assert without_top < 0.15 and agree > 0.9 and min(copying) > 0.99
-logits = model(tensor(x_few), tensor(~top_key[:, None]))  # b s c
+logits, _ = attention_maps(model, tensor(x_few), tensor(~top_key[:, None]))  # b s c
 loss, _ = cross_entropy(lambda _: logits, x_few, tensor(y_few))
 assert as_numpy(loss) > 1.5 * np.log(10)  # sure and wrong, as question 4 says
 
@@ -689,7 +690,7 @@ print(strand, "->", "".join("ACGT"[i] for i in written))
 spelled = "".join("ACGT"[i] for i in labels[0])
 assert spelled == "TCTGTAATCTGTAATC" and (written == labels[0]).all()
 assert not {strand, *strands[6400:]} & {*strands[:6400]}
-assert evaluate(complement, cross_entropy, held_out)["accuracy"] > 0.98
+assert evaluate(complement, cross_entropy, held_out, 64)["accuracy"] > 0.98
 
 # %% [markdown] tags=["jax"]
 # Most projects make this update, and later chapters refer to it; but most compile a
@@ -949,8 +950,8 @@ np.testing.assert_allclose(new[:, :-1], outputs[:1000, :-1], atol=1e-5)
 brief = Settings(
     n_train=100 * 128, batch_size=128, epochs=2, learning_rate=3e-3, warmup=10
 )
-four = reverse_data(brief.n_train, length=4)["train"]
-watched = fit(new_model(seed=1), cross_entropy, four, brief, folder="runs/brief")
+options = {"folder": "runs/brief"}
+watched = fit(new_model(seed=1), cross_entropy, data["train"], brief, **options)
 
 # %% [markdown] tags=["jax"]
 # All that the model has learned fits into one small file, which both frameworks read.
@@ -967,7 +968,7 @@ download_link(model, f"reverse_{framework}.safetensors")
 # each update builds on the rounding errors of those before.
 
 # %% tags=["shared"]
-repeated = fit(new_model(seed=1), cross_entropy, four, brief)
+repeated = fit(new_model(seed=1), cross_entropy, data["train"], brief)
 gap = abs(repeated["loss"] - watched["loss"]).max()
 print(f"loss at the end: {watched['loss'][-1]:.2f}; largest difference: {gap:g}")
 

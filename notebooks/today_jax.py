@@ -266,13 +266,14 @@ class SwiGLU(nnx.Module):
 
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, equal parameters.** GPT-2 has $m = 768$ and $f = 3072$. Which $f$ gives
-# a `SwiGLU` as many parameters, biases aside? Count them with `count_parameters`.
+# **Exercise 1, equal parameters.** The model that writes has $m = 96$ and $f = 384$.
+# Which $f$ gives a `SwiGLU` as many parameters, biases aside? Count them with
+# `count_parameters`.
 
 # %% tags=["jax", "answer"]
-f = 2 * 3072 // 3
-gated = count_parameters(SwiGLU(768, f, rngs=nnx.Rngs(0)))
-plain = count_parameters(MLP(768, 3072, rngs=nnx.Rngs(0))) - 3072 - 768  # biases aside
+f = 2 * 384 // 3
+gated = count_parameters(SwiGLU(96, f, rngs=nnx.Rngs(0)))
+plain = count_parameters(MLP(96, 384, rngs=nnx.Rngs(0))) - 384 - 96  # biases aside
 say(f"{f:,}: {gated:,} parameters in three matrices, instead of {plain:,} in two.")
 assert gated == plain
 
@@ -693,17 +694,24 @@ for side in ("jax", "torch"):
 # and then the next, as if it stood at position 0, or at 40:
 
 
+# %% tags=["jax"]
+@nnx.jit
+def forward_at(model, tokens, positions, cache):
+    """``forward`` with a cache, as if tokens stood at other positions: ``b n c``."""
+    _, mask = placed(tokens, cache=cache)
+    x = embedded(model, tokens, positions)  # b n m
+    x, _ = run_blocks(model.blocks, x, positions, mask, cache)
+    return logits_of(model, x)
+
+
 # %% tags=["shared"]
 def logits_at(model, position):
     """Logits after token 40 of 128 texts, as if it stood at some position: ``b c``."""
     rows = tensor(held_out[:128, :41])  # b s
     cache = empty_cache(model, tensor(np.zeros(128, dtype=int)), 41)
     cache = forward(model, rows[:, :40], cache=cache)[1]
-    right, mask = placed(rows[:, 40:], cache=cache)
-    positions = 0 * right + position
-    x = embedded(model, rows[:, 40:], positions)  # b 1 m
-    x, cache = run_blocks(model.blocks, x, positions, mask, cache)
-    return as_numpy(logits_of(model, x))[:, 0]
+    positions = tensor(np.full((128, 1), position))
+    return as_numpy(forward_at(model, rows[:, 40:], positions, cache))[:, 0]
 
 
 lines, gaps = [], []
@@ -760,11 +768,11 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     empty = nnx.eval_shape(lambda: ModernLM(**arguments, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(empty)
     shapes = {name: param for name, param, _ in parameters(empty)}
-    tensors = checkpoints.read_tensors(folder, "flax")
+    tensors = checkpoints.read_tensors(folder, "np")
     found = checkpoints.our_names(tensors, config, in_out=True)
     checkpoints.check_tensors(found, shapes)
     tokenizer = checkpoints.read_tokenizer(folder, arguments["n_tokens"])
-    arrays = [found[name].astype(dtype) for name in shapes]
+    arrays = [jnp.asarray(found[name], dtype) for name in shapes]
     return nnx.merge(graph, jax.tree.structure(state).unflatten(arrays)), tokenizer
 
 
@@ -914,6 +922,7 @@ print(inspect.getsource(checkpoints.our_names))
 
 
 # %% tags=["jax"]
+@nnx.jit
 def maps_of(model, tokens):
     """Attention maps of every block: ``b s -> l b h s s``."""
     positions, mask = placed(tokens)
@@ -922,12 +931,12 @@ def maps_of(model, tokens):
         q, k, v = project(block.attention, block.norm1(x), positions)
         n = q.shape[1] // k.shape[1]
         repeated = [jnp.repeat(part, n, axis=1) for part in (k, v)]
-        maps.append(as_numpy(attention(q, *repeated, is_causal=True)[1]))
+        maps.append(attention(q, *repeated, is_causal=True)[1])
         x, _ = block(x, positions, mask)
-    return np.stack(maps)
+    return jnp.stack(maps)
 
 
-maps = maps_of(model, tensor([ids]))
+maps = as_numpy(maps_of(model, tensor([ids])))
 
 # %% tags=["shared", "figure"]
 shown = [tokenizer.decode([i]).replace(" ", "␣") or "␣" for i in ids]

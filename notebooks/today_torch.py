@@ -265,13 +265,14 @@ class SwiGLU(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, equal parameters.** GPT-2 has $m = 768$ and $f = 3072$. Which $f$ gives
-# a `SwiGLU` as many parameters, biases aside? Count them with `count_parameters`.
+# **Exercise 1, equal parameters.** The model that writes has $m = 96$ and $f = 384$.
+# Which $f$ gives a `SwiGLU` as many parameters, biases aside? Count them with
+# `count_parameters`.
 
 # %% tags=["torch", "answer"]
-f = 2 * 3072 // 3
-gated = count_parameters(SwiGLU(768, f))
-plain = count_parameters(MLP(768, 3072)) - 3072 - 768  # biases aside
+f = 2 * 384 // 3
+gated = count_parameters(SwiGLU(96, f))
+plain = count_parameters(MLP(96, 384)) - 384 - 96  # biases aside
 say(f"{f:,}: {gated:,} parameters in three matrices, instead of {plain:,} in two.")
 assert gated == plain
 
@@ -697,17 +698,24 @@ for side in ("jax", "torch"):
 # and then the next, as if it stood at position 0, or at 40:
 
 
+# %% tags=["torch"]
+@torch.no_grad()
+def forward_at(model, tokens, positions, cache):
+    """``forward`` with a cache, as if tokens stood at other positions: ``b n c``."""
+    _, mask = placed(tokens, cache=cache)
+    x = embedded(model, tokens, positions)  # b n m
+    x, _ = run_blocks(model.blocks, x, positions, mask, cache)
+    return logits_of(model, x)
+
+
 # %% tags=["shared"]
 def logits_at(model, position):
     """Logits after token 40 of 128 texts, as if it stood at some position: ``b c``."""
     rows = tensor(held_out[:128, :41])  # b s
     cache = empty_cache(model, tensor(np.zeros(128, dtype=int)), 41)
     cache = forward(model, rows[:, :40], cache=cache)[1]
-    right, mask = placed(rows[:, 40:], cache=cache)
-    positions = 0 * right + position
-    x = embedded(model, rows[:, 40:], positions)  # b 1 m
-    x, cache = run_blocks(model.blocks, x, positions, mask, cache)
-    return as_numpy(logits_of(model, x))[:, 0]
+    positions = tensor(np.full((128, 1), position))
+    return as_numpy(forward_at(model, rows[:, 40:], positions, cache))[:, 0]
 
 
 lines, gaps = [], []

@@ -96,7 +96,7 @@ print(dates.decode(x_test[:1]), x_test[0], sep="\n")
 print(dates.decode(y_test[:1]), y_test[0], sep="\n")
 
 # %% [markdown] tags=["shared"]
-# The training examples are days drawn from 34,025, in random forms: 2,880 new ones for
+# The training examples are days drawn from 34,013, in random forms: 2,880 new ones for
 # each of 16 epochs. Validation and test have other days.
 
 # %% [markdown] tags=["shared"]
@@ -267,7 +267,8 @@ sizes |= {"max_length": 32, "norm_first": True}
 def new_model(seed=42, **changes):
     """An untrained `Translator` of these sizes, or of others."""
     torch.manual_seed(seed)
-    return Translator(**sizes | changes).to(device)
+    model = Translator(**sizes | changes).to(device)
+    return model.eval()  # as `fit` leaves it
 
 
 # %% tags=["shared"]
@@ -359,7 +360,7 @@ def greedy_search(model, source, length=11):
 
 
 # %% tags=["shared"]
-def written(model, source, size=500, n_keys=x_test.shape[1]):
+def written(model, source, size=512, n_keys=x_test.shape[1]):
     """Texts that a model writes for sources ``b k``, in batches of one shape."""
     room = (0, 0), (0, n_keys - source.shape[1])
     padded, tokens = np.pad(source, room, constant_values=-1), []
@@ -380,9 +381,7 @@ print(f"{right.sum():,} of {len(right):,} test dates are right")
 # The validation dates, translated with the weights after each epoch:
 
 # %% tags=["shared"]
-from copy import deepcopy
-
-copy, (x_valid, y_valid) = deepcopy(model), data["validation"]
+copy, (x_valid, y_valid) = new_model(), data["validation"]
 whole = []  # share of dates without a mistake
 for arrays in [*snapshots[1:], to_arrays(model)]:
     from_arrays(copy, arrays)
@@ -872,41 +871,41 @@ assert is_same.mean() >= 0.99 and right_beams.mean() >= 0.98
 # ## Extra: Your own pairs of sentences
 #
 # To translate languages with this model, only the data change: the tokens are byte
-# pairs, learned from both languages together. Here are a few made-up pairs; for your
-# own, read a file into `lines`.
+# pairs, learned from both languages together. Here are a few made-up pairs, with as
+# many tokens as the dates have and in rows as wide: models of one shape are compiled
+# only once in JAX. For your own, read a file into `lines`, and choose larger numbers.
 
 # %% tags=["shared"]
-lines = """der Hund schläft\tthe dog sleeps
-die Katze schläft\tthe cat sleeps
-das Kind spielt\tthe child plays
-der Hund spielt mit dem Kind\tthe dog plays with the child
-das Kind sieht die Katze\tthe child sees the cat
-heute spielt die Katze nicht\tthe cat does not play today"""
-pieces = byte_pairs.BytePairs.learn(lines, n_tokens=60, alphabet="")
+lines = """der Hund spielt\tthe dog plays
+die Katze spielt\tthe cat plays
+heute spielt die Katze\tthe cat plays today
+heute spielt der Hund\tthe dog plays today
+der Hund sieht die Katze\tthe dog sees the cat
+die Katze sieht den Hund\tthe cat sees the dog"""
+pieces = byte_pairs.BytePairs.learn(lines, dates.N_TOKENS - 2, alphabet="")
 begin, end = len(pieces), len(pieces) + 1
 german, english = zip(*(line.split("\t") for line in lines.splitlines()), strict=True)
 
 
-def to_rows(texts, first=(), last=()):
-    """Texts as rows of tokens, padded with -1: ``b s``."""
+def to_rows(texts, width, first=(), last=()):
+    """Texts as rows of tokens, padded with -1: ``b width``."""
     rows = [[*first, *pieces.encode(text), *last] for text in texts]
-    longest = max(map(len, rows))
-    return np.array([row + [-1] * (longest - len(row)) for row in rows])
+    return np.array([row + [-1] * (width - len(row)) for row in rows])
 
 
 # %% tags=["shared"]
-own = to_rows(german * 100), to_rows(english * 100, [begin], [end])
-few = {"n_train": 600, "batch_size": 6, "epochs": 1, "warmup": 10}
-own_settings = Settings(**few, learning_rate=3e-3)
+from_german = to_rows(german * 480, x_test.shape[1])
+own = from_german, to_rows(english * 480, y_test.shape[1], [begin], [end])
+few = {"n_train": 64 * 45, "batch_size": 64, "epochs": 2, "warmup": 10}
+own_settings = Settings(**few, learning_rate=6e-3)
 small = new_model(seed=0, n_tokens=end + 1)
-in_turn = sequences.in_order(own_settings)
-history_of_pairs = fit(small, decoder.next_token, own, own_settings, batches=in_turn)
-tokens, _ = translate(small, tensor(own[0][:6]), 30, begin=begin, end=end)
-lists = [row[: row.index(end)] for row in as_numpy(tokens).tolist()]
+history_of_pairs = fit(small, decoder.next_token, own, own_settings)
+tokens, _ = translate(small, tensor(from_german[:n]), 11, begin=begin, end=end)
+lists = [row[: row.index(end)] for row in as_numpy(tokens[:6]).tolist()]
 print(*map(pieces.decode, lists), sep="\n")
 
 # %% tags=["shared", "check"]
-# Checked: after a hundred updates, the model writes all its training sentences rightly
+# Checked: after 90 updates, the model writes all its training sentences rightly
 assert [pieces.decode(row) for row in lists] == [*english]
 
 # %% [markdown] tags=["shared"]

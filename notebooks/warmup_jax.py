@@ -591,14 +591,15 @@ def run_block(block, x):
 def layer_gradients(encoder, x, probe):
     """Norm of the gradient of each block's last matrix: ``l``."""
 
-    def total(encoder):
-        y = tensor(x)
+    def total(encoder, y):
         for block in encoder.blocks:
             y = run_block(block, y)
         y = encoder.norm(y) if encoder.norm else y
         return (y * tensor(probe)).sum()
 
-    gradients, numbers = nnx.grad(total)(encoder), range(len(encoder.blocks))
+    # With the gradient of x, too, the first block runs the same program as all others.
+    gradients, _ = nnx.grad(total, argnums=(0, 1))(encoder, tensor(x))
+    numbers = range(len(encoder.blocks))
     last = [gradients["blocks"][i]["ffn"]["linear2"]["kernel"][...] for i in numbers]
     return np.array([np.linalg.norm(as_numpy(matrix)) for matrix in last])
 

@@ -22,18 +22,19 @@ WRAP = """
 import json as _json, helpers.{side}, helpers.{side}.reverse as _room
 def _kept(*args, _fit=_room.fit, **options):
     history = _fit(*args, **options)
-    with open({path!r}, "a") as file:
+    with open("{path}", "a") as file:
         print(_json.dumps(history["loss"].tolist()), file=file)
     return history
-_room.fit = helpers.{side}.fit = _kept
+_room.fit = helpers.{side}.fit = fit = _kept
 """
 
 
 def losses_of(page, path):
     """The losses of every training of a page, run from its notebook."""
     book = nbformat.read(NOTEBOOKS / f"{page}.ipynb", as_version=4)
-    source = WRAP.format(side=page.rpartition("_")[2], path=str(path))
-    book.cells.insert(1, nbformat.v4.new_code_cell(source))
+    cell = nbformat.v4.new_code_cell(WRAP.format(side=page.split("_")[1], path=path))
+    at = [i for i, one in enumerate(book.cells) if "def fit(" in one.source] or [0]
+    book.cells.insert(at[0] + 1, cell)  # reverse defines the loop itself
     place = {"metadata": {"path": str(NOTEBOOKS)}}
     NotebookClient(book, timeout=1800, resources=place).execute()
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -43,23 +44,21 @@ def compare(found, recorded):
     """Sentences about what differs between trainings and their record."""
     left = list(recorded)
     for losses in found:
-        first = np.array(losses[:20])
-        long = [one for one in left if one["updates"] == len(losses)]
-        same = [one for one in long if np.allclose(one["first"], first, rtol=1e-3)]
+        like = [one for one in left if one["updates"] == len(losses)]
+        same = [o for o in like if np.allclose(o["first"], losses[:20], rtol=1e-3)]
         if not same:
             yield f"a training of {len(losses)} updates begins at {losses[0]:.4f}: new"
             continue
         left.remove(same[0])
-        last = np.mean(losses[-20:])
-        if not np.isclose(last, same[0]["last"], rtol=0.5, atol=0.01):
-            yield f"it ends at {last:.4f}, recorded: {same[0]['last']}"
+        last, then = np.mean(losses[-20:]), same[0]["last"]
+        if not np.isclose(last, then, rtol=0.5, atol=0.01):
+            yield f"it ends at {last:.4f}, recorded: {then}"
     for one in left:
         yield f"a training of {one['updates']} updates is no more"
 
 
 if __name__ == "__main__":
     for page in sys.argv[1:]:
-        with tempfile.TemporaryDirectory() as folder:
-            found = losses_of(page, Path(folder, "losses"))
+        found = losses_of(page, Path(tempfile.mkdtemp(), "losses"))
         differ = list(compare(found, json.loads(FILE.read_text()).get(page, [])))
         print(page, *(differ or ["as recorded"]), sep="\n  ")

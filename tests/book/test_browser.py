@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.book
 SAMPLE = [
     "book/index", "notebooks/attention_torch", "notebooks/anomaly_jax",
-    "book/comparison", "book/glossary", "search", "404",
+    "notebooks/warmup_torch", "book/comparison", "book/glossary", "search", "404",
 ]  # fmt: skip
 each_page = pytest.mark.parametrize("name", SAMPLE)
 PICTURES = """async () => {

@@ -4,8 +4,10 @@ import pytest
 
 pytestmark = pytest.mark.book
 WORDS = {
-    "pytree": "frameworks", "causal mask": "attention", "SwiGLU": "today",
-    "LoRA": "finetune", "top-p": "decoder", "dictionary": "comparison",
+    "pytree": "frameworks", "causal mask": "attention", "layer norm": "encoder",
+    "rotary": "positions", "equivariant": "anomaly", "beam search": "translation",
+    "SwiGLU": "today", "LoRA": "finetune", "top-p": "decoder", "clipping": "warmup",
+    "utilisation": "costs", "dictionary": "comparison",
 }  # fmt: skip
 
 

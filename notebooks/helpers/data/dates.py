@@ -64,7 +64,7 @@ def decode(tokens):
     return texts
 
 
-def split(seed=42, n_validation=500, n_test=2000):
+def split(seed=42, n_validation=512, n_test=2000):
     """The days from 1950 to 2049 in three parts, none in two of them: lists by name."""
     order = np.random.default_rng(seed).permutation((LAST - FIRST).days + 1)
     days = [FIRST + timedelta(days=int(n)) for n in order]

@@ -4,7 +4,7 @@ from helpers.exercises import LOSS, Exercise, log_softmax, np
 
 
 @Exercise("anomaly.loss", lambda _, normal: [("b s", normal((3, 5))), ("one set",
-    2 * normal((1, 6))), ("logits of 1,000", 1000 * normal((6, 4)))], LOSS + """
+    2 * normal((1, 6))), ("logits of 1,000", 1000 * normal((3, 5)))], LOSS + """
 [:, -1] -> | only the probability of the odd one counts, not those of all elements
 np.mean -> np.sum | you sum over the sets: take the mean
 max(logits -> max(logits, 0 | your softmax runs over the batch, not over each set
@@ -15,7 +15,7 @@ def loss(logits):
 
 
 @Exercise("anomaly.from_the_others", lambda _, normal: [(f"x is {n}", far + normal(n))
-    for far, n in ((0, (2, 5, 3)), (9, (3, 6, 4)), (0, (4, 2, 3)), (0, (2, 3, 1)))], """
+    for far, n in ((0, (2, 5, 3)), (9, (2, 5, 3)), (0, (4, 2, 3)), (0, (2, 3, 1)))], """
 - x) / (x.shape[1] - 1) -> ) / x.shape[1] | this mean includes the element itself
 - x) / -> ) / | the sum still includes the element itself
 (x.shape[1] - 1) -> x.shape[1] | you divide by s, but the others are only s - 1

@@ -5,7 +5,7 @@ from helpers.exercises import SCORES, Exercise, log_softmax, np
 
 @Exercise("decoder.top_p", lambda rng, _: [(f"top_p = {n}", p, n) for n, p in (
     *((limit, rng.dirichlet(np.ones(7), 3)) for limit in (0.8, 0.6, 0.05, 1.0)),
-    (0.75, rng.permuted([[16, 8, 4, 3, 1]] * 3, axis=1) / 32))], """
+    (0.75, rng.permuted([[32, 16, 6, 4, 3, 2, 1]] * 3, axis=1) / 64))], """
 before < top_p -> before + ranked <= top_p | the token that reaches top_p stays, too
 before < top_p -> ranked >= top_p | compare top_p with the sum so far, not with each
 np.argsort(order), -> order, | undo the sorting by its inverse, not by the same order
@@ -25,7 +25,7 @@ def top_p(p, top_p):
 
 @Exercise("decoder.cached_step", lambda _, normal: [(x, far * normal((2, 3, 1, 5)),
     *(normal((2, 3, i, 5)) for i in (1, 1, n, n))) for x, n, far in (("n = 4", 4, 1),
-    ("n = 1", 1, 1), ("n = 0", 0, 1), ("large scores", 6, 999))], SCORES + """
+    ("n = 1", 1, 1), ("n = 0", 0, 1), ("large scores", 4, 999))], SCORES + """
 [keys, k] -> [k, keys] & [values, v] -> [v, values] | the new token belongs at the end
 [keys, k] -> [k, keys] | keys and values stand in different orders
 @ new[1] -> @ (0 * new[1] + new[1][:, :, :1]) | your mask hides all keys but the first

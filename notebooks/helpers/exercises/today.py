@@ -6,7 +6,7 @@ from helpers.exercises import ROTATION, SCORES, Exercise, log_softmax, np
 @Exercise("today.rotary_offset", lambda _, normal: [(f"rows from positions {start}",
     normal((2, 3, s, d)), np.array(start)[:, None] + np.arange(s), base)
     for start, s, d, base in (((0, 0), 5, 6, 100.0), ((7, 7), 1, 8, 50.0),
-    ((2, 9), 4, 4, 20.0))], ROTATION + """
+    ((2, 9), 5, 6, 20.0))], ROTATION + """
 positions[:, None, :, None] -> np.arange(x.shape[2])[:, None] | `positions` is ignored
 positions[:, -> positions[:1, | each row of the batch has positions of its own
 (-np -> (np | the exponent is negative: later pairs turn more slowly
@@ -23,7 +23,7 @@ def rotary_offset(x, positions, base):
 
 @Exercise("today.grouped", lambda _, normal: [(f"{h} query heads, {g} of keys", far *
     normal((2, h, 3, 5)), normal((2, g, 4, 5)), normal((2, g, 4, 5))) for h, g, far in (
-    (6, 3, 1), (4, 2, 1), (3, 1, 1), (8, 4, 99))], SCORES + """
+    (6, 3, 1), (3, 1, 1), (6, 3, 99))], SCORES + """
 g, -1, -> -1, g, & :, None] -> None] | repeat each key head for neighbours: do not tile
 k[:, :, -> k[:, :1, & v[:, :, -> v[:, :1, | each group has its own keys and values
 k[:, -> (0 * k + k.mean(1)[:, None])[:, | a group has its own keys: no mean over groups

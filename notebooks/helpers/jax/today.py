@@ -292,9 +292,9 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     empty = nnx.eval_shape(lambda: ModernLM(**arguments, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(empty)
     shapes = {name: param for name, param, _ in parameters(empty)}
-    tensors = checkpoints.read_tensors(folder, "flax")
+    tensors = checkpoints.read_tensors(folder, "np")
     found = checkpoints.our_names(tensors, config, in_out=True)
     checkpoints.check_tensors(found, shapes)
     tokenizer = checkpoints.read_tokenizer(folder, arguments["n_tokens"])
-    arrays = [found[name].astype(dtype) for name in shapes]
+    arrays = [jnp.asarray(found[name], dtype) for name in shapes]
     return nnx.merge(graph, jax.tree.structure(state).unflatten(arrays)), tokenizer
