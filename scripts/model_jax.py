@@ -64,8 +64,18 @@ def masked_softmax(scores, mask=None):
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
 
 
+def check_causal(q, k):
+    """Raise an error unless there are as many queries as keys: who would see whom?"""
+    if q.shape[-2] != k.shape[-2]:
+        raise ValueError(
+            "expected as many queries as keys under a causal mask, got "
+            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
+        )
+
+
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
+    check_causal(q, k)
     past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
     return past if mask is None else mask & past  # ... q k
 
@@ -113,6 +123,8 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
+        if is_causal:
+            check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = with_causal(mask, q, k) if is_causal else mask
     check_mask(mask, q)
@@ -356,8 +368,9 @@ def embedding(n_tokens, m, *, rngs):
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``."""
+    logits = logits.astype(jnp.float32)
     highest = logits.max(axis=-1, keepdims=True)  # subtracted: a tiny τ is safe
-    p = jax.nn.softmax((logits - highest).astype(jnp.float32) / temperature, axis=-1)
+    p = jax.nn.softmax((logits - highest) / temperature, axis=-1)
     if top_k is None and top_p is None:
         return p
     order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
@@ -488,6 +501,8 @@ def advance(model, tokens, cache):
 
 def checked_prompts(model, prompts, length):
     """Prompts as lists of tokens, if the model knows them and has room to go on."""
+    if not getattr(model, "causal", True):
+        raise ValueError("expected a causal model, got one that sees what comes after")
     rows = [[int(token) for token in prompt] for prompt in prompts]
     lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
     if min(lengths) < 1 or max(lengths) + length > model.max_length:

@@ -67,8 +67,18 @@ def masked_softmax(scores, mask=None):
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
 
 
+def check_causal(q, k):
+    """Raise an error unless there are as many queries as keys: who would see whom?"""
+    if q.shape[-2] != k.shape[-2]:
+        raise ValueError(
+            "expected as many queries as keys under a causal mask, got "
+            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
+        )
+
+
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
+    check_causal(q, k)
     past = torch.ones(
         q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device
     ).tril()
@@ -109,6 +119,8 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
+        if is_causal:
+            check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = with_causal(mask, q, k) if is_causal else mask
     check_mask(mask, q)
@@ -359,8 +371,9 @@ def embedding(n_tokens, m):
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``."""
+    logits = logits.float()
     highest = logits.amax(dim=-1, keepdim=True)  # subtracted: a tiny τ is safe
-    p = torch.softmax((logits - highest).float() / temperature, dim=-1)
+    p = torch.softmax((logits - highest) / temperature, dim=-1)
     if top_k is not None:
         least = p.topk(min(top_k, p.shape[-1])).values[..., -1:]
         more, equal = p > least, p == least
@@ -489,6 +502,8 @@ def advance(model, tokens, cache):
 
 def checked_prompts(model, prompts, length):
     """Prompts as lists of tokens, if the model knows them and has room to go on."""
+    if not getattr(model, "causal", True):
+        raise ValueError("expected a causal model, got one that sees what comes after")
     rows = [[int(token) for token in prompt] for prompt in prompts]
     lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
     if min(lengths) < 1 or max(lengths) + length > model.max_length:

@@ -37,14 +37,16 @@ def next_token(model, *batch):
     losses = jnp.where(labels < logits.shape[-1], losses, jnp.nan)  # no such token
     real = labels >= 0
     hits = logits.argmax(-1) == labels  # never where there is padding
-    loss = jnp.where(real, losses, 0).sum() / real.sum()
-    return loss, {"accuracy": hits.sum() / real.sum(), "count": real.sum()}
+    n = jnp.maximum(real.sum(), 1)  # a batch of padding alone: loss 0, counts 0
+    loss = jnp.where(real, losses, 0).sum() / n
+    return loss, {"accuracy": hits.sum() / n, "count": real.sum()}
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``."""
+    logits = logits.astype(jnp.float32)
     highest = logits.max(axis=-1, keepdims=True)  # subtracted: a tiny τ is safe
-    p = jax.nn.softmax((logits - highest).astype(jnp.float32) / temperature, axis=-1)
+    p = jax.nn.softmax((logits - highest) / temperature, axis=-1)
     if top_k is None and top_p is None:
         return p
     order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
@@ -175,6 +177,8 @@ def advance(model, tokens, cache):
 
 def checked_prompts(model, prompts, length):
     """Prompts as lists of tokens, if the model knows them and has room to go on."""
+    if not getattr(model, "causal", True):
+        raise ValueError("expected a causal model, got one that sees what comes after")
     rows = [[int(token) for token in prompt] for prompt in prompts]
     lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
     if min(lengths) < 1 or max(lengths) + length > model.max_length:

@@ -159,7 +159,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is not finite.
     """
-    history, best, kept = {}, (-1, 0), None
+    history, best, kept = {}, (-math.inf, 0), None
     arrays, batches = [np.asarray(x) for x in data], batches or shuffled(settings)
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
@@ -185,6 +185,11 @@ def fit(
         nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
+            if not math.isfinite(scores["loss"]):
+                raise FloatingPointError(
+                    f"after epoch {epoch} the validation loss is {scores['loss']}: are "
+                    "the inputs finite, the labels in range, and no rows empty?"
+                )
             news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best, kept = (scores["accuracy"], -scores["loss"]), state[:2]

@@ -27,18 +27,20 @@ def next_token(model, *batch):
     *given, tokens = batch  # given: empty here; a source, in translation
     labels = tokens[:, 1:]  # b s
     logits = model(*given, tokens[:, :-1])  # b s c
-    loss = nn.functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=-1
+    total = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
     )
-    real = labels >= 0
+    n_real = (labels >= 0).sum()
     hits = logits.argmax(-1) == labels  # never where there is padding
-    return loss, {"accuracy": hits.sum() / real.sum(), "count": real.sum()}
+    n = n_real.clamp(min=1)  # a batch of padding alone has the loss 0, and counts 0
+    return total / n, {"accuracy": hits.sum() / n, "count": n_real}
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     """Probabilities that the next token is drawn with: ``... c -> ... c``."""
+    logits = logits.float()
     highest = logits.amax(dim=-1, keepdim=True)  # subtracted: a tiny τ is safe
-    p = torch.softmax((logits - highest).float() / temperature, dim=-1)
+    p = torch.softmax((logits - highest) / temperature, dim=-1)
     if top_k is not None:
         least = p.topk(min(top_k, p.shape[-1])).values[..., -1:]
         more, equal = p > least, p == least
@@ -167,6 +169,8 @@ def advance(model, tokens, cache):
 
 def checked_prompts(model, prompts, length):
     """Prompts as lists of tokens, if the model knows them and has room to go on."""
+    if not getattr(model, "causal", True):
+        raise ValueError("expected a causal model, got one that sees what comes after")
     rows = [[int(token) for token in prompt] for prompt in prompts]
     lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
     if min(lengths) < 1 or max(lengths) + length > model.max_length:

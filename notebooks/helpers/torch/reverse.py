@@ -136,7 +136,7 @@ def fit(
     FloatingPointError
         If a loss or a gradient is not finite.
     """
-    history, best, kept = {}, (-1, 0), None
+    history, best, kept = {}, (-math.inf, 0), None
     arrays, batches = [tensor(x) for x in data], batches or shuffled(settings)
     optimizer, scheduler = make_optimizer(model, settings)
     rates = settings.learning_rates.reshape(settings.epochs, -1)
@@ -157,6 +157,11 @@ def fit(
         news["learning_rate"] = rates[epoch]
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
+            if not math.isfinite(scores["loss"]):
+                raise FloatingPointError(
+                    f"after epoch {epoch} the validation loss is {scores['loss']}: are "
+                    "the inputs finite, the labels in range, and no rows empty?"
+                )
             news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best = scores["accuracy"], -scores["loss"]
