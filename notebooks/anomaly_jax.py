@@ -196,7 +196,7 @@ drawing("set-model")
 def odd_one_out(model, x):
     """Cross-entropy and accuracy of finding the odd one, the last of its set."""
     logits = model(x).squeeze(-1)  # b s
-    log_p = jax.nn.log_softmax(logits, axis=-1)
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     last = x.shape[1] - 1
     # a tie counts as wrong: argmax takes the first
     return -log_p[:, last].mean(), {"accuracy": (logits.argmax(-1) == last).mean()}

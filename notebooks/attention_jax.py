@@ -618,7 +618,8 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
     half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
     even = q.shape[1] % 2 == k.shape[1] % 2 == 0
-    ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    ampere = capability[:1].isdigit() and float(capability) >= 8  # AMD's: "gfx942"
     kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
     if jax.default_backend() == "cpu":  # where XLA lacks some products of halves
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))

@@ -265,7 +265,7 @@ def next_token(model, *batch):
     """Mean cross-entropy and accuracy of predicting each token from those before it."""
     *given, tokens = batch  # given: empty here; a source, in translation
     labels = tokens[:, 1:]  # b s
-    logits = model(*given, tokens[:, :-1])  # b s c
+    logits = model(*given, tokens[:, :-1]).astype(jnp.float32)  # b s c
     losses = optax.softmax_cross_entropy_with_integer_labels(
         logits, jnp.maximum(labels, 0)
     )  # b s
@@ -827,6 +827,7 @@ def attend_and_keep(layer, x, cache, start, mask):
     q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
     keys, values = cache  # b h s d
     write = jax.lax.dynamic_update_slice_in_dim
+    k = jnp.where(start + x.shape[1] <= keys.shape[2], k, jnp.nan)  # does it fit?
     keys, values = write(keys, k, start, axis=2), write(values, v, start, axis=2)
     out = fused_attention(q, keys, values, mask)
     return layer.out(merge_heads(out)), (keys, values)
@@ -866,6 +867,8 @@ def advance_block(block, x, cache, start, mask, context):
 # %% tags=["jax", "export"]
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
     blocks, table = model.decoder.blocks, model.embed.embedding
     n_heads = blocks[0].attention.n_heads
     shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
@@ -1006,14 +1009,23 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
 
 
 # %% tags=["jax", "export"]
+def check_knobs(temperature=1.0, top_k=None, top_p=None):
+    """Raise an error for knobs with which no token can be drawn."""
+    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
+    if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
+        raise ValueError(
+            "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "
+            f"0 < top_p <= 1, got {temperature}, {top_k}, {top_p}; top_k=1 is greedy"
+        )
+
+
 def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
 
     The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
     ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
     """
-    if knobs.get("temperature", 1) <= 0:
-        raise ValueError("expected a temperature above 0; top_k=1 is its limit, greedy")
+    check_knobs(**knobs)
     rows = checked_prompts(model, prompts, length)
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b

@@ -287,7 +287,7 @@ graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 # %% tags=["jax", "export"]
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
-    logits = model(inputs)
+    logits = model(inputs).astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     known = (labels >= 0) & (labels < logits.shape[-1])
     loss = jnp.where(known, losses, jnp.nan).mean()

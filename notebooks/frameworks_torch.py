@@ -292,7 +292,7 @@ state = model.state_dict()
 # %% tags=["torch", "export"]
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
-    logits = model(inputs)
+    logits = model(inputs).float()
     loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
 

@@ -130,7 +130,8 @@ print("label:", *(repr(names[i]) if i >= 0 else "–" for i in labels[0]))
 # %% tags=["jax"]
 def masked_token(model, inputs, labels):
     """Mean cross-entropy and accuracy of the tokens that are asked for."""
-    logits, asked = model(inputs), labels >= 0  # b s c, b s
+    logits = model(inputs).astype(jnp.float32)  # b s c
+    asked = labels >= 0  # b s
     n = jnp.maximum(asked.sum(), 1)  # a batch may ask for nothing
     there = jnp.maximum(labels, 0)[..., None]
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), there, axis=-1)[..., 0]

@@ -130,7 +130,8 @@ print("label:", *(repr(names[i]) if i >= 0 else "–" for i in labels[0]))
 # %% tags=["torch"]
 def masked_token(model, inputs, labels):
     """Mean cross-entropy and accuracy of the tokens that are asked for."""
-    logits, asked = model(inputs), labels >= 0  # b s c, b s
+    logits = model(inputs).float()  # b s c
+    asked = labels >= 0  # b s
     n = asked.sum().clamp(min=1)  # a batch may ask for nothing
     losses = nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"

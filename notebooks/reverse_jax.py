@@ -786,7 +786,7 @@ def padded(digits, lengths, *, n_symbols=10, told=True):
 def padded_loss(model, inputs, real, labels):
     """Cross-entropy and accuracy at the real positions ``b s`` of padded sequences."""
     mask = real[:, None, None]  # b 1 1 k
-    logits = model(inputs, mask)
+    logits = model(inputs, mask).astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # b s
     hits = (logits.argmax(-1) == labels) & real
     n_real = jnp.maximum(real.sum(), 1)

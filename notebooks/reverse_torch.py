@@ -755,7 +755,7 @@ def padded(digits, lengths, *, n_symbols=10, told=True):
 def padded_loss(model, inputs, real, labels):
     """Cross-entropy and accuracy at the real positions ``b s`` of padded sequences."""
     mask = real[:, None, None]  # b 1 1 k
-    logits = model(inputs, mask)
+    logits = model(inputs, mask).float()
     counted = labels.masked_fill(~real, -100).flatten()
     logits_of_all = logits.flatten(0, -2)
     total = nn.functional.cross_entropy(logits_of_all, counted, reduction="sum")

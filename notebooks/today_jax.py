@@ -130,7 +130,7 @@ print(as_numpy(rms_norm(x, 1.0)).round(3))
 # %% tags=["jax", "export"]
 def make_norm(m, norm="rms", eps=1e-6, *, rngs):
     """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
-    kind = nnx.RMSNorm if norm == "rms" else nnx.LayerNorm
+    kind = {"rms": nnx.RMSNorm, "layer": nnx.LayerNorm}[norm]
     return kind(m, epsilon=eps, use_fast_variance=False, rngs=rngs)
 
 
@@ -315,6 +315,7 @@ def fused(q, k, v, mask=None):
 def keep(cache, k, v, start):
     """All keys and values so far, ``b g s d``, and the cache with the new ones."""
     write = jax.lax.dynamic_update_slice_in_dim
+    k = jnp.where(start + k.shape[2] <= cache[0].shape[2], k, jnp.nan)  # does it fit?
     cache = (write(cache[0], k, start, axis=2), write(cache[1], v, start, axis=2))
     return cache, cache  # of full length: the mask hides what is not yet written
 
@@ -440,12 +441,9 @@ class ModernBlock(nnx.Module):
         self.norm1 = make_norm(m, norm, eps, rngs=rngs)
         self.norm2 = make_norm(m, norm, eps, rngs=rngs)
         self.attention = GroupedAttention(m, eps=eps, rngs=rngs, **options)
-        if ffn == "experts":
-            self.ffn = MixtureOfExperts(m, f, n_experts, n_active, rngs=rngs)
-        elif ffn == "mlp":
-            self.ffn = MLP(m, f, rngs=rngs)
-        else:
-            self.ffn = SwiGLU(m, f, rngs=rngs)
+        kind = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}[ffn]
+        experts = (n_experts, n_active) if ffn == "experts" else ()
+        self.ffn = kind(m, f, *experts, rngs=rngs)
 
     def __call__(self, x, positions, mask=None, cache=None, start=0):
         values, cache = self.attention(self.norm1(x), positions, mask, cache, start)
@@ -533,7 +531,8 @@ class ModernLM(nnx.Module):
         tied=True,
         **options,
     ):
-        self.max_length, learned = max_length, positions == "learned"
+        learned = {"rotary": False, "learned": True}[positions]
+        self.max_length = max_length
         if learned:
             options["base"] = None  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5, rngs=rngs)
@@ -566,6 +565,8 @@ def forward(model, tokens, first=None, cache=None):
 
 def empty_cache(model, first, length):
     """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
     layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
     empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
     blocks = [(empty, empty) for _ in model.blocks]  # b g s d

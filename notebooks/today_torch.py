@@ -125,7 +125,7 @@ print(as_numpy(rms_norm(x, 1.0)).round(3))
 # %% tags=["torch", "export"]
 def make_norm(m, norm="rms", eps=1e-6):
     """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
-    kind = nn.RMSNorm if norm == "rms" else nn.LayerNorm
+    kind = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}[norm]
     return kind(m, eps=eps)
 
 
@@ -441,12 +441,9 @@ class ModernBlock(nn.Module):
         self.norm1 = make_norm(m, norm, eps)
         self.norm2 = make_norm(m, norm, eps)
         self.attention = GroupedAttention(m, eps=eps, **options)
-        if ffn == "experts":
-            self.ffn = MixtureOfExperts(m, f, n_experts, n_active)
-        elif ffn == "mlp":
-            self.ffn = MLP(m, f)
-        else:
-            self.ffn = SwiGLU(m, f)
+        kind = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}[ffn]
+        experts = (n_experts, n_active) if ffn == "experts" else ()
+        self.ffn = kind(m, f, *experts)
 
     def forward(self, x, positions, mask=None, cache=None, start=0):
         values, cache = self.attention(self.norm1(x), positions, mask, cache, start)
@@ -535,7 +532,8 @@ class ModernLM(nn.Module):
         **options,
     ):
         super().__init__()
-        self.max_length, learned = max_length, positions == "learned"
+        learned = {"rotary": False, "learned": True}[positions]
+        self.max_length = max_length
         if learned:
             options["base"] = None  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5)
@@ -569,6 +567,8 @@ def forward(model, tokens, first=None, cache=None):
 
 def empty_cache(model, first, length):
     """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
     layer, weight = model.blocks[0].attention, model.embed.weight
     shape = (len(first), layer.n_kv_heads, length, layer.d)  # b g s d
     blocks = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]

@@ -111,7 +111,8 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
     half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
     even = q.shape[1] % 2 == k.shape[1] % 2 == 0
-    ampere = float(getattr(jax.local_devices()[0], "compute_capability", 0)) >= 8
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    ampere = capability[:1].isdigit() and float(capability) >= 8  # AMD's: "gfx942"
     kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
     if jax.default_backend() == "cpu":  # where XLA lacks some products of halves
         q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
@@ -443,6 +444,7 @@ def attend_and_keep(layer, x, cache, start, mask):
     q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
     keys, values = cache  # b h s d
     write = jax.lax.dynamic_update_slice_in_dim
+    k = jnp.where(start + x.shape[1] <= keys.shape[2], k, jnp.nan)  # does it fit?
     keys, values = write(keys, k, start, axis=2), write(values, v, start, axis=2)
     out = fused_attention(q, keys, values, mask)
     return layer.out(merge_heads(out)), (keys, values)
@@ -469,6 +471,8 @@ def advance_block(block, x, cache, start, mask, context):
 
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
     blocks, table = model.decoder.blocks, model.embed.embedding
     n_heads = blocks[0].attention.n_heads
     shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
@@ -534,14 +538,23 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
     return jax.lax.scan(step, start, keys)[1].T
 
 
+def check_knobs(temperature=1.0, top_k=None, top_p=None):
+    """Raise an error for knobs with which no token can be drawn."""
+    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
+    if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
+        raise ValueError(
+            "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "
+            f"0 < top_p <= 1, got {temperature}, {top_k}, {top_p}; top_k=1 is greedy"
+        )
+
+
 def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
 
     The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
     ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
     """
-    if knobs.get("temperature", 1) <= 0:
-        raise ValueError("expected a temperature above 0; top_k=1 is its limit, greedy")
+    check_knobs(**knobs)
     rows = checked_prompts(model, prompts, length)
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b

@@ -62,6 +62,7 @@ def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
+    mask = torch.as_tensor(mask, device=scores.device)
     check_mask(mask, scores)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
@@ -122,6 +123,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         if is_causal:
             check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
+    mask = torch.as_tensor(mask, device=q.device)
     mask = with_causal(mask, q, k) if is_causal else mask
     check_mask(mask, q)
     seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all
@@ -471,6 +473,8 @@ def advance_block(block, x, cache, start, mask, context):
 
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
     blocks, table = model.decoder.blocks, model.embed.weight
     n_heads = blocks[0].attention.n_heads
     shape = (len(first), n_heads, length, table.shape[1] // n_heads)  # b h s d
@@ -532,14 +536,23 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
     return torch.stack(texts, dim=1)
 
 
+def check_knobs(temperature=1.0, top_k=None, top_p=None):
+    """Raise an error for knobs with which no token can be drawn."""
+    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
+    if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
+        raise ValueError(
+            "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "
+            f"0 < top_p <= 1, got {temperature}, {top_k}, {top_p}; top_k=1 is greedy"
+        )
+
+
 def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
 
     The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
     ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
     """
-    if knobs.get("temperature", 1) <= 0:
-        raise ValueError("expected a temperature above 0; top_k=1 is its limit, greedy")
+    check_knobs(**knobs)
     rows = checked_prompts(model, prompts, length)
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b

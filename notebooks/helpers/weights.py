@@ -5,6 +5,7 @@ ending in ``weight`` or ``bias``. Dense matrices are stored ``in out``, as in ``
 PyTorch keeps them ``out in``, so they are transposed on its side.
 """
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -24,18 +25,31 @@ def as_numpy(x):
     return x.astype(np.float32) if x.dtype.name == "bfloat16" else x
 
 
-def parameters(model):
-    """Neutral name, parameter, and whether it is transposed: of each parameter."""
-    torch = sys.modules.get("torch")
+def parameters(model, statistics=True):
+    """Neutral name, array, and whether it is transposed: of each parameter, once.
+
+    And of the statistics that layers such as BatchNorm keep, unless told otherwise.
+    """
+    torch, seen = sys.modules.get("torch"), set()
     if torch is not None and isinstance(model, torch.nn.Module):
-        for path, module in model.named_modules():
-            for name, param in module.named_parameters(path, recurse=False):
-                dense = isinstance(module, torch.nn.Linear)
-                yield name, param, dense and param.ndim == 2
+        for path, module in sorted(model.named_modules()):
+            found = [*module.named_parameters(path, recurse=False)]
+            if statistics:
+                forgotten = module._non_persistent_buffers_set | {"num_batches_tracked"}
+                for name, x in module.named_buffers(recurse=False):
+                    if name not in forgotten:
+                        name = name.removeprefix("running_")
+                        found.append((f"{path}.{name}" if path else name, x))
+            for name, x in found:
+                dense = isinstance(module, torch.nn.Linear) and x.ndim == 2
+                if id(x) not in seen:
+                    yield name, x, dense
+                seen.add(id(x))
     else:
         from flax import nnx
 
-        for path, param in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        kinds = nnx.Any(nnx.Param, nnx.BatchStat) if statistics else nnx.Param
+        for path, param in nnx.to_flat_state(nnx.state(model, kinds)):
             *parents, leaf = map(str, path)
             yield ".".join([*parents, NAMES.get(leaf, leaf)]), param, False
 
@@ -51,7 +65,7 @@ def to_arrays(model):
 
 def count_parameters(model):
     """How many numbers a model of either framework learns."""
-    return sum(array.size for array in to_arrays(model).values())
+    return sum(math.prod(x.shape) for _, x, _ in parameters(model, statistics=False))
 
 
 def from_arrays(model, arrays):

@@ -104,6 +104,8 @@ def check_tensors(found, expected):
         )
         if wanted != got:
             raise ValueError(f"{name}: expected {wanted}, got {got}")
+        if "float" not in str(found[name].dtype):
+            raise ValueError(f"{name}: expected floats, got {found[name].dtype}")
 
 
 def read_tokenizer(folder, n_tokens):
@@ -120,12 +122,19 @@ def arguments_of(config):
     gpt2 = kind == "gpt2"
     activation = config.get("activation_function" if gpt2 else "hidden_act")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    base = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
+    base = rope.get("rope_theta") or config.get("rope_theta")
+    base = base or (1e6 if kind == "mixtral" else 1e4)  # what `transformers` assumes
     for what, found, known in (
         ("model_type", kind, KINDS),
         ("activation", activation, ("gelu_new" if gpt2 else "silu",)),
         ("rope_type", rope.get("rope_type", rope.get("type", "default")), ("default",)),
         ("sliding_window", config.get("sliding_window"), (None,)),
+        ("scale_attn_weights", config.get("scale_attn_weights", True), (True,)),
+        (
+            "scaling by layer",
+            config.get("scale_attn_by_inverse_layer_idx"),
+            (None, False),
+        ),
     ):
         if found not in known:
             raise ValueError(f"expected {what} of {known}, got {found!r}")
@@ -153,6 +162,12 @@ def arguments_of(config):
     }  # fmt: skip
 
 
+def check_copy(head, table):
+    """Raise ValueError if a file has an output layer that should be the embedding."""
+    if head is not None and not np.array_equal(as_numpy(head), as_numpy(table)):
+        raise ValueError("expected tied weights, got an output layer of its own")
+
+
 def our_names(tensors, config, in_out):
     """Published weights under our names; matrices inputs × outputs if ``in_out``."""
     gpt2, found = config["model_type"] == "gpt2", {}
@@ -167,7 +182,7 @@ def our_names(tensors, config, in_out):
         else:
             found[name] = x
     if config.get("tie_word_embeddings", gpt2):
-        found.pop("output.weight", None)  # a copy of the embedding, if there is one
+        check_copy(found.pop("output.weight", None), found.get("embed.weight"))
     for name, x in found.items():
         stored = gpt2 and name != "output.weight"  # as inputs × outputs
         linear = x.ndim == 2 and not name.startswith(("embed.", "positions."))
@@ -199,6 +214,9 @@ def our_names_of_bert(tensors):
     """Published weights as NumPy arrays under our names, for ``from_arrays``."""
     found = {}
     for name, x in tensors.items():
+        if name.endswith(".decoder.weight"):
+            end = "embeddings.word_embeddings.weight"
+            check_copy(x, *(table for n, table in tensors.items() if n.endswith(end)))
         if not any(part in name for part in UNUSED_OF_BERT):
             for old, new in NAMES_OF_BERT.items():
                 name = name.replace(old, new)

@@ -13,7 +13,7 @@ def tensor(x):
 
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
-    logits = model(inputs)
+    logits = model(inputs).astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     known = (labels >= 0) & (labels < logits.shape[-1])
     loss = jnp.where(known, losses, jnp.nan).mean()

@@ -29,6 +29,7 @@ def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
+    mask = torch.as_tensor(mask, device=scores.device)
     check_mask(mask, scores)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
@@ -89,6 +90,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         if is_causal:
             check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
+    mask = torch.as_tensor(mask, device=q.device)
     mask = with_causal(mask, q, k) if is_causal else mask
     check_mask(mask, q)
     seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all

@@ -19,6 +19,6 @@ def tensor(x):
 
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
-    logits = model(inputs)
+    logits = model(inputs).float()
     loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}

@@ -18,7 +18,7 @@ __all__ = (
 
 def make_norm(m, norm="rms", eps=1e-6):
     """Layer that normalises ``m`` features: RMSNorm, or LayerNorm as in GPT-2."""
-    kind = nn.RMSNorm if norm == "rms" else nn.LayerNorm
+    kind = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}[norm]
     return kind(m, eps=eps)
 
 
@@ -190,12 +190,9 @@ class ModernBlock(nn.Module):
         self.norm1 = make_norm(m, norm, eps)
         self.norm2 = make_norm(m, norm, eps)
         self.attention = GroupedAttention(m, eps=eps, **options)
-        if ffn == "experts":
-            self.ffn = MixtureOfExperts(m, f, n_experts, n_active)
-        elif ffn == "mlp":
-            self.ffn = MLP(m, f)
-        else:
-            self.ffn = SwiGLU(m, f)
+        kind = {"swiglu": SwiGLU, "mlp": MLP, "experts": MixtureOfExperts}[ffn]
+        experts = (n_experts, n_active) if ffn == "experts" else ()
+        self.ffn = kind(m, f, *experts)
 
     def forward(self, x, positions, mask=None, cache=None, start=0):
         values, cache = self.attention(self.norm1(x), positions, mask, cache, start)
@@ -268,7 +265,8 @@ class ModernLM(nn.Module):
         **options,
     ):
         super().__init__()
-        self.max_length, learned = max_length, positions == "learned"
+        learned = {"rotary": False, "learned": True}[positions]
+        self.max_length = max_length
         if learned:
             options["base"] = None  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5)
