@@ -772,7 +772,8 @@ class LanguageModel(nn.Module):
         self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
-        return nn.functional.linear(x, (self.output or self.embed).weight)
+        tied = self.output is None
+        return nn.functional.linear(x, self.embed.weight) if tied else self.output(x)
 
     def forward(self, tokens, mask=None, *context, return_maps=False):
         check_tokens(tokens, self.max_length)

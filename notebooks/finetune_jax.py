@@ -230,7 +230,7 @@ class TextClassifier(nnx.Module):
     """A language model with another output layer: texts ``b s`` to classes ``b c``."""
 
     def __init__(self, trunk, n_classes, *, rngs):
-        self.trunk = trunk
+        self.trunk = trunk = nnx.clone(trunk)  # the one that is given stays as it is
         output = projection(trunk.embed.features, n_classes, bias=True, rngs=rngs)
         trunk.output = nnx.data(output)  # in a tied model, it was None
 
@@ -301,10 +301,20 @@ class LoRALinear(nnx.Module):
         change = x.astype(jnp.float32) @ self.lora_a[...] @ self.lora_b[...]
         return self.base(x) + (self.scale * change).astype(x.dtype)
 
+    @property
+    def kernel(self):
+        """The matrix with the adapter added: some layers read parts of it."""
+        kernel, change = self.base.kernel[...], self.lora_a[...] @ self.lora_b[...]
+        return (kernel + self.scale * change).astype(kernel.dtype)
+
+    bias = property(lambda self: self.base.bias)
+    in_features = property(lambda self: self.base.in_features)
+    dtype = property(lambda self: self.base.dtype)
+    promote_dtype = property(lambda self: self.base.promote_dtype)
+
     def merge(self):
         """The linear layer with the adapter added to its weights."""
-        change = self.scale * self.lora_a[...] @ self.lora_b[...]
-        self.base.kernel[...] += change.astype(self.base.kernel.dtype)
+        self.base.kernel[...] = self.kernel
         self.lora_b[...] *= 0  # merged again, it adds nothing
         return self.base
 
@@ -356,7 +366,7 @@ def classifier(arrays=None, seed=0, lora=False):
         from_arrays(trunk, arrays)
     model = TextClassifier(trunk, 4, rngs=nnx.Rngs(seed))
     if lora:
-        add_lora(trunk, RANK, ALPHA, EVERY, rngs=nnx.Rngs(seed))
+        add_lora(model.trunk, RANK, ALPHA, EVERY, rngs=nnx.Rngs(seed))
     return model
 
 
@@ -617,26 +627,38 @@ import json
 PEFT_NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
+def rank_and_alpha(model):
+    """Rank and alpha of the adapters of a model."""
+    module, name = find_layers(model, LoRALinear)[0]
+    layer = getattr(module, name)
+    rank = layer.lora_a.shape[1]
+    return {"r": rank, "lora_alpha": rank * layer.scale}
+
+
 def save_adapter(model, folder, others=()):
     """Write the adapters of a model, and layers of other names, as PEFT does."""
     arrays, adapted = {}, set()
     for name, x in to_arrays(model).items():
         *path, layer, last = name.split(".")
-        adapted |= {layer} if last in PEFT_NAMES else set()
+        adapted |= {".".join([*path, layer])} if last in PEFT_NAMES else set()
         if last in PEFT_NAMES or layer in others:
             parts = ["base_model.model", *path, layer, PEFT_NAMES.get(last, last)]
             arrays[".".join(parts)] = np.ascontiguousarray(x.T)
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA}
+    config = {"peft_type": "LORA"} | rank_and_alpha(model)
     config |= {"target_modules": sorted(adapted), "modules_to_save": [*others]}
     folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
     safetensors.numpy.save_file(arrays, folder / "adapter_model.safetensors")
 
 
 # %% tags=["shared"]
 def load_adapter(model, folder):
     """Put what ``save_adapter`` wrote in place of what a model with adapters has."""
-    arrays = to_arrays(model)
+    config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    for name, expected in rank_and_alpha(model).items():
+        if config[name] != expected:
+            raise ValueError(f"expected {name} = {expected}, got {config[name]}")
+    arrays = {name: x * ("lora" not in name) for name, x in to_arrays(model).items()}
     file = folder / "adapter_model.safetensors"
     for name, x in safetensors.numpy.load_file(file).items():
         name = name.removeprefix("base_model.model.")

@@ -230,8 +230,9 @@ class TextClassifier(nn.Module):
 
     def __init__(self, trunk, n_classes):
         super().__init__()
-        self.trunk = trunk
-        trunk.output = projection(trunk.embed.embedding_dim, n_classes, bias=True)
+        self.trunk = trunk = deepcopy(trunk)  # the one that is given stays as it is
+        output = projection(trunk.embed.embedding_dim, n_classes, bias=True)
+        trunk.output = output.to(trunk.embed.weight)  # its dtype and device
 
     def forward(self, tokens):
         last = (tokens >= 0).sum(dim=1) - 1  # b
@@ -303,10 +304,19 @@ class LoRALinear(nn.Module):
         change = x.float() @ self.lora_a @ self.lora_b
         return self.base(x) + (self.scale * change).to(x.dtype)
 
+    @property
+    def weight(self):
+        """The matrix with the adapter added: some layers read parts of it."""
+        weight, change = self.base.weight, (self.lora_a @ self.lora_b).T
+        return (weight + self.scale * change).to(weight.dtype)
+
+    bias = property(lambda self: self.base.bias)
+    in_features = property(lambda self: self.base.in_features)
+
     def merge(self):
         """The linear layer with the adapter added to its weights."""
         with torch.no_grad():
-            self.base.weight += self.scale * (self.lora_a @ self.lora_b).T
+            self.base.weight.copy_(self.weight)
             self.lora_b.zero_()  # merged again, it adds nothing
         return self.base
 
@@ -358,7 +368,7 @@ def classifier(arrays=None, seed=0, lora=False):
     model = TextClassifier(trunk, 4)
     if lora:
         torch.manual_seed(seed)
-        add_lora(trunk, RANK, ALPHA, EVERY)
+        add_lora(model.trunk, RANK, ALPHA, EVERY)
     return model.to(device)
 
 
@@ -619,26 +629,38 @@ import json
 PEFT_NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
+def rank_and_alpha(model):
+    """Rank and alpha of the adapters of a model."""
+    module, name = find_layers(model, LoRALinear)[0]
+    layer = getattr(module, name)
+    rank = layer.lora_a.shape[1]
+    return {"r": rank, "lora_alpha": rank * layer.scale}
+
+
 def save_adapter(model, folder, others=()):
     """Write the adapters of a model, and layers of other names, as PEFT does."""
     arrays, adapted = {}, set()
     for name, x in to_arrays(model).items():
         *path, layer, last = name.split(".")
-        adapted |= {layer} if last in PEFT_NAMES else set()
+        adapted |= {".".join([*path, layer])} if last in PEFT_NAMES else set()
         if last in PEFT_NAMES or layer in others:
             parts = ["base_model.model", *path, layer, PEFT_NAMES.get(last, last)]
             arrays[".".join(parts)] = np.ascontiguousarray(x.T)
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA}
+    config = {"peft_type": "LORA"} | rank_and_alpha(model)
     config |= {"target_modules": sorted(adapted), "modules_to_save": [*others]}
     folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
     safetensors.numpy.save_file(arrays, folder / "adapter_model.safetensors")
 
 
 # %% tags=["shared"]
 def load_adapter(model, folder):
     """Put what ``save_adapter`` wrote in place of what a model with adapters has."""
-    arrays = to_arrays(model)
+    config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    for name, expected in rank_and_alpha(model).items():
+        if config[name] != expected:
+            raise ValueError(f"expected {name} = {expected}, got {config[name]}")
+    arrays = {name: x * ("lora" not in name) for name, x in to_arrays(model).items()}
     file = folder / "adapter_model.safetensors"
     for name, x in safetensors.numpy.load_file(file).items():
         name = name.removeprefix("base_model.model.")
