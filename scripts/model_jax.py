@@ -123,6 +123,8 @@ def framework_attention(q, k, v, mask=None, *, is_causal=False):
 
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
+    if q.dtype == jnp.float64:  # JAX's function takes the softmax in float32
+        return attention(q, k, v, mask, is_causal=is_causal)[0]
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
         if is_causal:
             check_causal(q, k)
@@ -509,7 +511,7 @@ def checked_prompts(model, prompts, length):
         raise ValueError("expected a causal model, got one that sees what comes after")
     rows = [[int(token) for token in prompt] for prompt in prompts]
     lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
-    if min(lengths) < 1 or max(lengths) + length > model.max_length:
+    if length < 1 or min(lengths) < 1 or max(lengths) + length > model.max_length:
         raise ValueError(
             f"expected prompts of 1 to {model.max_length - length} tokens, since "
             f"max_length = {model.max_length} and length = {length}, got {lengths}"
@@ -524,18 +526,25 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
     """The prompts in one pass, then a token at a time: ``b s -> b length``."""
     cache = new_cache(model, first, tokens.shape[1] + length)
     logits, cache = advance(model, tokens, cache)
-
-    def step(carry, key):
-        logits, done, cache = carry  # b c, b
-        p = next_token_probabilities(logits, **knobs)  # b c
-        drawn = jax.random.categorical(key, jnp.log(p))  # b
-        new = jnp.where(done, end, drawn)
-        logits, cache = advance(model, new[:, None], cache)
-        return (logits[:, -1], done | (new == end), cache), new
-
-    start = logits[:, -1], jnp.zeros(len(tokens), bool), cache
     keys = jax.random.split(jax.random.key(seed), length)
-    return jax.lax.scan(step, start, keys)[1].T
+
+    def draw(n, logits, done, texts):
+        p = next_token_probabilities(logits[:, -1], **knobs)  # b c
+        drawn = jax.random.categorical(keys[n], jnp.log(p))  # b
+        new = jnp.where(done, end, drawn)
+        return new, done | (new == end), texts.at[:, n].set(new)
+
+    def step(carry):
+        n, new, done, texts, cache = carry
+        logits, cache = advance(model, new[:, None], cache)
+        return n + 1, *draw(n, logits, done, texts), cache
+
+    def goes_on(carry):
+        return (carry[0] < length) & ~carry[2].all()  # until all have ended
+
+    none, texts = jnp.zeros(len(tokens), bool), jnp.full((len(tokens), length), end)
+    start = 1, *draw(0, logits, none, texts), cache
+    return jax.lax.while_loop(goes_on, step, start)[3]
 
 
 def check_knobs(temperature=1.0, top_k=None, top_p=None):

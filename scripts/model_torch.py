@@ -430,7 +430,8 @@ class LanguageModel(nn.Module):
         self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
-        return nn.functional.linear(x, (self.output or self.embed).weight)
+        tied = self.output is None
+        return nn.functional.linear(x, self.embed.weight) if tied else self.output(x)
 
     def forward(self, tokens, mask=None, *context, return_maps=False):
         check_tokens(tokens, self.max_length)
@@ -510,7 +511,7 @@ def checked_prompts(model, prompts, length):
         raise ValueError("expected a causal model, got one that sees what comes after")
     rows = [[int(token) for token in prompt] for prompt in prompts]
     lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
-    if min(lengths) < 1 or max(lengths) + length > model.max_length:
+    if length < 1 or min(lengths) < 1 or max(lengths) + length > model.max_length:
         raise ValueError(
             f"expected prompts of 1 to {model.max_length - length} tokens, since "
             f"max_length = {model.max_length} and length = {length}, got {lengths}"
@@ -532,8 +533,11 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
         drawn = torch.multinomial(p, 1, generator=rng)[:, 0]  # b
         texts.append(torch.where(done, end, drawn))
         done = done | (texts[-1] == end)
+        if done.all():
+            break
         tokens = texts[-1][:, None]  # b 1
-    return torch.stack(texts, dim=1)
+    left = length - len(texts)  # after all have ended
+    return nn.functional.pad(torch.stack(texts, dim=1), (0, left), value=end)
 
 
 def check_knobs(temperature=1.0, top_k=None, top_p=None):

@@ -148,9 +148,10 @@ def fit(
             uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
             drawn = (augment(u, *b) for u, b in zip(uniforms, drawn, strict=True))
         seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
-        torch.manual_seed(int(seed[0]))  # other dropout in every epoch
         given = optimizer, scheduler, loss_fn, drawn, settings.max_grad_norm
-        numbers = train_batches(model, *given)
+        with torch.random.fork_rng():  # the caller's generator stays as it is
+            torch.manual_seed(int(seed[0]))  # other dropout in every epoch
+            numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
         check_finite(losses, norms, first=epoch * len(index))
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}

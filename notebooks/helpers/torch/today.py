@@ -86,10 +86,7 @@ def fused(q, k, v, mask=None):
     """
     n = part_size(q.shape[1], k.shape[1])  # query heads in a group
     attend = nn.functional.scaled_dot_product_attention
-    if mask is None:
-        return attend(q, k, v, is_causal=True, enable_gqa=n > 1)
-    k, v = [x.repeat_interleave(n, dim=1) for x in (k, v)]  # for the fused kernels
-    return attend(q, k, v, attn_mask=mask)
+    return attend(q, k, v, mask, is_causal=mask is None, enable_gqa=n > 1)
 
 
 def keep(cache, k, v, start):
@@ -294,10 +291,12 @@ def load_pretrained(folder_or_name, dtype=torch.float32):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = ModernLM(**checkpoints.arguments_of(config)).to(device, dtype)
+    with torch.device("meta"):  # shapes only: no weights are drawn
+        model = ModernLM(**checkpoints.arguments_of(config))
     tensors = checkpoints.read_tensors(folder, "pt")
     found = checkpoints.our_names(tensors, config, in_out=False)
     checkpoints.check_tensors(found, model.state_dict())
     tokenizer = checkpoints.read_tokenizer(folder, model.embed.num_embeddings)
-    model.load_state_dict(found)
+    found = {name: x.to(device, dtype).contiguous() for name, x in found.items()}
+    model.load_state_dict(found, assign=True)
     return model.eval(), tokenizer
