@@ -6,7 +6,6 @@ the error says. ``folder`` is an empty one. Rows of files come last.
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sides import draw, jax_side, torch_side
@@ -34,7 +33,7 @@ def test_both_frameworks_say_the_same(call, said, tmp_path):
     """One sentence, with what was expected and what came; of the same kind of error."""
     errors = []
     for side in (jax_side, torch_side):
-        with pytest.raises(Exception) as caught:  # noqa: PT011 (compared below)
+        with pytest.raises(Exception) as caught:
             call(side, Path(tmp_path))
         errors.append((caught.type, str(caught.value)))
     assert errors[0] == errors[1]
