@@ -385,6 +385,7 @@ def check_causal(q, k):
         )
 
 
+# %% tags=["jax", "export"]
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
     check_causal(q, k)

@@ -53,12 +53,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from helpers import Settings, as_numpy, check, count_parameters
 from helpers.data import lines, sequences
-from helpers.exercises import check
-from helpers.jax import Encoder, LearnedPositions, dense, evaluate, fit, tensor
-from helpers.settings import Settings
+from helpers.jax import Encoder, LearnedPositions, cross_entropy, dense, evaluate, fit
+from helpers.jax.frameworks import tensor
 from helpers.show import drawing, plots, recorded, say, table
-from helpers.weights import as_numpy, count_parameters, load_weights, save_weights
+from helpers.weights import load_weights, save_weights
 
 plots.use_style()
 # All digits of float32: JAX's default on recent GPUs is TF32, with 11 significant bits.
@@ -146,16 +146,10 @@ assert np.isfinite(first[:2]).all() and np.isnan(first[2]).all()
 # `fit` takes a loss that returns the accuracy, too:
 
 
-# %% tags=["jax"]
-import optax
-
-
+# %% tags=["shared"]
 def class_loss(model, x, real, labels):
     """Mean cross-entropy and accuracy of the classes ``b``."""
-    logits = model(x, real)  # b c
-    hits = logits.argmax(-1) == labels
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return losses.mean(), {"accuracy": hits.mean()}
+    return cross_entropy(lambda x: model(x, real), x, labels)
 
 
 # %% [markdown] tags=["shared"]

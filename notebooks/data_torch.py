@@ -57,7 +57,7 @@ from helpers.exercises import check
 from helpers.settings import Settings
 from helpers.show import drawing, plots, recorded, say, table
 from helpers.torch import Encoder, LearnedPositions, dense, evaluate, fit
-from helpers.torch.frameworks import device, tensor
+from helpers.torch.frameworks import cross_entropy, device, tensor
 from helpers.weights import as_numpy, count_parameters, load_weights, save_weights
 
 plots.use_style()
@@ -142,13 +142,10 @@ assert np.isfinite(first[:2]).all() and np.isnan(first[2]).all()
 # `fit` takes a loss that returns the accuracy, too:
 
 
-# %% tags=["torch"]
+# %% tags=["shared"]
 def class_loss(model, x, real, labels):
     """Mean cross-entropy and accuracy of the classes ``b``."""
-    logits = model(x, real)  # b c
-    hits = logits.argmax(-1) == labels
-    loss = nn.functional.cross_entropy(logits, labels)
-    return loss, {"accuracy": hits.float().mean()}
+    return cross_entropy(lambda x: model(x, real), x, labels)
 
 
 # %% [markdown] tags=["shared"]

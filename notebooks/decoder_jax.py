@@ -861,10 +861,15 @@ def advance_block(block, x, cache, start, mask, context):
 
 # %% [markdown] tags=["shared"]
 # Now the whole model. The cache knows the column in which each text begins, because the
-# next extra pads shorter texts on the left: no position looks there.
+# next extra pads shorter texts on the left: no position looks there. Models of other
+# classes can have caches, too: `singledispatch` lets later chapters register theirs.
+
+# %% tags=["shared"]
+from functools import singledispatch
 
 
 # %% tags=["jax", "export"]
+@singledispatch
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
     if length > model.max_length:
@@ -881,8 +886,18 @@ def new_cache(model, first, length, context=None, context_mask=None):
 
 
 # %% tags=["jax", "export"]
+def check_room(cache, n):
+    """Raise an error if ``n`` more positions do not fit; compiled, they are NaN."""
+    start, length = cache["start"], cache["blocks"][0][0].shape[2]
+    if not isinstance(start, jax.core.Tracer) and start + n > length:
+        raise ValueError(f"expected a cache of {start + n} columns, got {length}")
+
+
+# %% tags=["jax", "export"]
+@singledispatch
 def advance(model, tokens, cache):
     """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    check_room(cache, tokens.shape[1])
     start, stop = cache["start"], cache["start"] + tokens.shape[1]
     columns = start + jnp.arange(tokens.shape[1])  # n
     seen, first = jnp.arange(cache["blocks"][0][0].shape[2]), cache["first"][:, None]
@@ -1011,8 +1026,8 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
         return (carry[0] < length) & ~carry[2].all()  # until all have ended
 
     none, texts = jnp.zeros(len(tokens), bool), jnp.full((len(tokens), length), end)
-    start = 1, *draw(0, logits, none, texts), cache
-    return jax.lax.while_loop(goes_on, step, start)[3]
+    drawn = draw(0, logits, none, texts)
+    return jax.lax.while_loop(goes_on, step, (1, *drawn, cache))[3]
 
 
 # %% tags=["jax", "export"]

@@ -772,8 +772,7 @@ class LanguageModel(nn.Module):
         self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
-        tied = self.output is None
-        return nn.functional.linear(x, self.embed.weight) if tied else self.output(x)
+        return self.output(x) if self.output else x @ self.embed.weight.T
 
     def forward(self, tokens, mask=None, *context, return_maps=False):
         check_tokens(tokens, self.max_length)
@@ -845,10 +844,15 @@ def advance_block(block, x, cache, start, mask, context):
 
 # %% [markdown] tags=["shared"]
 # Now the whole model. The cache knows the column in which each text begins, because the
-# next extra pads shorter texts on the left: no position looks there.
+# next extra pads shorter texts on the left: no position looks there. Models of other
+# classes can have caches, too: `singledispatch` lets later chapters register theirs.
+
+# %% tags=["shared"]
+from functools import singledispatch
 
 
 # %% tags=["torch", "export"]
+@singledispatch
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
     if length > model.max_length:
@@ -864,8 +868,18 @@ def new_cache(model, first, length, context=None, context_mask=None):
 
 
 # %% tags=["torch", "export"]
+def check_room(cache, n):
+    """Raise an error if ``n`` more positions do not fit."""
+    start, length = cache["start"], cache["blocks"][0][0].shape[2]
+    if start + n > length:
+        raise ValueError(f"expected a cache of {start + n} columns, got {length}")
+
+
+# %% tags=["torch", "export"]
+@singledispatch
 def advance(model, tokens, cache):
     """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    check_room(cache, tokens.shape[1])
     start, stop = cache["start"], cache["start"] + tokens.shape[1]
     seen = torch.arange(stop, device=tokens.device)  # s
     columns, first = seen[start:], cache["first"][:, None]  # n, b 1

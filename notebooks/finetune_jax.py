@@ -785,7 +785,7 @@ for name, x in to_arrays(fresh).items():
 assert all(np.abs(x).max() > 0 for name, x in new.items() if "lora" in name)
 
 # %% [markdown] tags=["shared"]
-# Merge first (`merge_lora(published)`), and `generate_greedily` writes at full speed.
+# Merge first (`merge_lora(published)`), and `generate` writes at full speed.
 
 # %% [markdown] tags=["jax"]
 # Flax has `nnx.LoRA(n_in, rank, n_out, base_module=layer, rngs=rngs)`, which computes

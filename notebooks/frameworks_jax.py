@@ -287,6 +287,8 @@ graph, params, rest = nnx.split(model, nnx.Param, ...)  # ... is all the rest
 # %% tags=["jax", "export"]
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise TypeError(f"expected whole numbers as labels, got {labels.dtype}")
     logits = model(inputs).astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     known = (labels >= 0) & (labels < logits.shape[-1])
@@ -668,12 +670,20 @@ kept
 # only while JAX traces, and `if x > 0` is an error, because the value is unknown: use
 # `jnp.where`. An argument whose value Python needs, such as a size, is named in
 # `static_argnames`.
+#
+# A program also keeps the values that `f` read from outside when it was traced. In a
+# notebook, a later cell changes such a number, or defines a function anew that `f`
+# calls, and the old one runs on, without a word. So hand over as arguments what may
+# change, or define `f` again, too. (`fit` of this book notices by itself.)
 
 # %% tags=["jax", "check"]
-# Checked: one run per shape; the list holds tracers, and the losses are returned
+# Checked: one run per shape; tracers in the list, losses returned; an old value stays
 assert len(kept) == 2 and all(isinstance(loss, jax.core.Tracer) for loss in kept)
 wanted = [loss_fn(w, x[:n], y[:n]) for n in (7, 7, 7, 5)]
 np.testing.assert_allclose(returned, wanted, rtol=1e-6)
+alpha, scaled = 0.1, jax.jit(lambda x: alpha * x)
+old, alpha = scaled(1.0), 0.9
+assert scaled(1.0) == old == np.float32(0.1)
 
 # %% [markdown] tags=["shared"]
 # To be fast, a framework does not wait. On a GPU, and in JAX on a CPU, too, it is

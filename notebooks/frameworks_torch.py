@@ -286,14 +286,20 @@ state = model.state_dict()
 
 # %% [markdown] tags=["torch"]
 # In later chapters logits have one more axis, `b s c`; `flatten` makes a row of each
-# position.
+# position. PyTorch's own error at a label that is no class leaves a GPU unusable: here
+# the loss is NaN, so that nobody trains on it.
 
 
 # %% tags=["torch", "export"]
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
+    if labels.dtype.is_floating_point or labels.dtype == torch.bool:
+        got = str(labels.dtype).removeprefix("torch.")
+        raise TypeError(f"expected whole numbers as labels, got {got}")
     logits = model(inputs).float()
-    loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    rows, right = logits.flatten(0, -2), labels.where(known, 0).flatten().long()
+    loss = nn.functional.cross_entropy(rows, right).where(known.all(), torch.nan)
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}
 
 

@@ -129,7 +129,7 @@ drawing("training-loop")
 # ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)): Adam that can
 # also shrink weights a little at each update (*weight decay*; [Loshchilov & Hutter
 # 2019](https://arxiv.org/abs/1711.05101)); only the matrices of dense layers and
-# embeddings. Each update has its rate, in `settings.learning_rates`; it rises at first.
+# embeddings.
 
 
 # %% tags=["jax"]
@@ -137,6 +137,7 @@ import math
 import time
 from functools import partial
 
+import cloudpickle
 import optax
 from tensorboard.summary import Writer
 from tqdm import tqdm
@@ -199,7 +200,7 @@ def train_batches(state, rates, batches, fixed):
 
     Of a batch the first array is for ``augment``.
     """
-    graph, loss_fn, augment, wrt, *limits = fixed
+    graph, loss_fn, augment, wrt, *limits, _ = fixed
 
     def step(state, given):
         rate, (uniforms, *batch) = given
@@ -211,12 +212,55 @@ def train_batches(state, rates, batches, fixed):
 
 
 # %% [markdown] tags=["shared"]
+# Own data have gaps, and labels that no class has. One function looks at them before
+# any work, one is asked when a loss is not finite:
+
+
+# %% tags=["shared", "export"]
+def checked(model, data):
+    """The arrays of NumPy in ``data``, if a framework takes them as they are.
+
+    Whole numbers in the last one are labels or tokens: the model knows how many.
+    """
+    arrays = [np.asarray(x) for x in data]
+    sizes, kinds = {x.shape[:1] for x in arrays}, {x.dtype.kind for x in arrays}
+    masked = any(map(np.ma.isMaskedArray, data))
+    if masked or len(sizes) > 1 or sizes & {(), (0,)} or kinds & {*"OSUMmc"}:
+        pairs = zip(data, arrays, strict=True)
+        got = ", ".join(f"{type(x).__name__} {y.dtype} {y.shape}" for x, y in pairs)
+        raise ValueError(f"expected arrays of numbers with as many rows, got {got}")
+    layer, y = (
+        getattr(model, "output", None) or getattr(model, "embed", None),
+        arrays[-1],
+    )
+    n = getattr(layer, "out_features", getattr(layer, "num_embeddings", 1))
+    if y.dtype.kind in "iu" and n > 1 and not -1 <= y.min() <= y.max() < n:
+        at = tuple(np.argwhere((y < -1) | (y >= n))[0])
+        raise ValueError(f"expected labels below {n}, got {y[at]} in row {at[0]}")
+    return arrays
+
+
+# %% tags=["shared", "export"]
+def suspect(arrays):
+    """What in these arrays may have made a loss that is not finite, in words."""
+    for n, x in enumerate(arrays):
+        values = x.reshape(len(x), -1)
+        finite = np.isfinite(values).all(axis=1)
+        empty = ~values.any(axis=1) & (x.dtype == bool) & (x.ndim > 1)
+        if not finite.all():
+            return f"row {finite.argmin()} of array {n} is not finite"
+        if empty.any():
+            return f"row {empty.argmax()} of array {n} has nothing that is real"
+    return "do labels count from 0? A lower rate, a longer warm-up or clipping help"
+
+
+# %% [markdown] tags=["shared"]
 # `evaluate` measures loss and accuracy with dropout off. A smaller batch counts less:
 
 
 # %% tags=["jax", "export"]
-@partial(jax.jit, static_argnames=("graph", "loss_fn"))
-def score(state, batch, graph, loss_fn):
+@partial(jax.jit, static_argnames=("graph", "loss_fn", "code"))
+def score(state, batch, graph, loss_fn, code):
     """Loss and accuracy of a batch, and over how many terms they are means: ``3``."""
     loss, metrics = loss_fn(nnx.merge(graph, state), *batch)
     return jnp.stack([loss, metrics["accuracy"], metrics.get("count", len(batch[0]))])
@@ -227,12 +271,15 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
+    arrays, code = checked(model, data), cloudpickle.dumps((type(model), loss_fn))
     graph, state = nnx.split(without_dropout(model))
-    rows, n_batches = [], math.ceil(len(data[0]) / batch_size)
-    for part in np.array_split(np.arange(len(data[0])), n_batches):
-        batch = [tensor(x[part]) for x in data]
-        rows.append(score(state, batch, graph, loss_fn))
+    rows, n_batches = [], math.ceil(len(arrays[0]) / batch_size)
+    for part in np.array_split(np.arange(len(arrays[0])), n_batches):
+        batch = [tensor(x[part]) for x in arrays]
+        rows.append(score(state, batch, graph, loss_fn, code))
     loss, accuracy, count = np.array(jax.device_get(rows), dtype=float).T
+    if not np.isfinite(loss).all():
+        raise FloatingPointError(f"the loss is {loss.sum():.4g}: {suspect(arrays)}")
     means = {"loss": loss, "accuracy": accuracy}
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
@@ -244,19 +291,18 @@ print(
 )
 
 # %% [markdown] tags=["shared"]
-# Two more functions stop a training that is no longer finite, and keep its numbers:
+# Two more stop a training that is no longer finite, and keep its numbers:
 
 
 # %% tags=["shared", "export"]
-def check_finite(losses, norms, first):
+def check_finite(losses, norms, first, arrays):
     """Stop at the first update whose loss or gradient is not a finite number."""
     finite = np.isfinite(losses) & np.isfinite(norms)
     if not finite.all():
         at = int(np.argmin(finite))
         raise FloatingPointError(
             f"at update {first + at} the loss is {losses[at]:.4g}, the norm of the "
-            f"gradient {norms[at]:.4g}: are the inputs finite and the labels in range? "
-            "A lower learning rate, a longer warm-up or clipping help"
+            f"gradient {norms[at]:.4g}: {suspect(arrays)}"
         )
 
 
@@ -302,8 +348,7 @@ def fit(
     augment : function ``(uniforms, *batch) -> batch``
         Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
     folder : str or path, where TensorBoard finds the history
-    wrt : filter
-        What is trained, as in ``nnx.Optimizer``; the rest is frozen.
+    wrt : filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen
 
     Returns
     -------
@@ -314,15 +359,16 @@ def fit(
 
     Raises
     ------
-    FloatingPointError
-        If a loss or a gradient is not finite.
+    ValueError, FloatingPointError
+        Where the data do not fit; if a loss or a gradient is not finite.
     """
     history, best, kept = {}, (-math.inf, 0), None
-    arrays, batches = [np.asarray(x) for x in data], batches or shuffled(settings)
+    arrays, batches = checked(model, data), batches or shuffled(settings)
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
     limits = settings.max_grad_norm, settings.weight_decay
-    fixed = (graph, loss_fn, augment, wrt, *limits)
+    code = cloudpickle.dumps((type(model), loss_fn, augment))
+    fixed = (graph, loss_fn, augment, wrt, *limits, code)
     rates = settings.learning_rates.reshape(settings.epochs, -1)
     state = params, rest, make_optimizer(0.0, *limits).init(params)
     writer = Writer(str(folder)) if folder else None
@@ -337,17 +383,12 @@ def fit(
             state, found = train_batches(state, rates[epoch, part], drawn, fixed)
             numbers.append(found)
         losses, accuracies, norms = np.concatenate(numbers).T  # waits for the device
-        check_finite(losses, norms, first=epoch * len(index))
+        check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
         news["learning_rate"] = rates[epoch]
         nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            if not math.isfinite(scores["loss"]):
-                raise FloatingPointError(
-                    f"after epoch {epoch} the validation loss is {scores['loss']}: are "
-                    "the inputs finite, the labels in range, and no rows empty?"
-                )
             news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best, kept = (scores["accuracy"], -scores["loss"]), state[:2]
@@ -367,9 +408,10 @@ def fit(
 # | `chain` | clips first, then AdamW; bounds from 0.5 to 10 are common |
 # | `split`, `merge` | a module to arrays, which `lax.scan` hands on, and back |
 # | `fixed` | what is no array: compiled in. Equal shapes, equal program |
+# | `dumps` | the notebook's code: redefine a function, and JAX compiles anew |
 # | `gcd` | ten updates a program, or the number that divides an epoch |
 # | `state[:2]` | arrays never change in place: the best ones need no copy |
-# | `nnx.update` | writes the new arrays into the caller's model |
+# | `nnx.update` | into the caller's model |
 
 # %% [markdown] tags=["shared"]
 # For a first try, we make 400 updates at a high rate:
@@ -694,10 +736,9 @@ assert evaluate(complement, cross_entropy, held_out, 64)["accuracy"] > 0.98
 
 # %% [markdown] tags=["jax"]
 # Most projects make this update, and later chapters refer to it; but most compile a
-# single one, and loop over batches in Python. `nnx.scan` would split and merge the
-# modules itself. Long runs save the optimiser's state, too, often with Orbax. [Your own
-# data](data_jax.ipynb) adds a loader, [When training fails](debugging_jax.ipynb)
-# accumulated gradients and half precision.
+# single one, and loop over batches in Python. [Your own data](data_jax.ipynb) adds a
+# loader, [When training fails](debugging_jax.ipynb) accumulated gradients and half
+# precision.
 
 # %% [markdown] tags=["shared"]
 # Strands of several lengths need padding (see the extra on any length). Why our
@@ -778,8 +819,7 @@ def padded(digits, lengths, *, n_symbols=10, told=True):
 
 
 # %% [markdown] tags=["jax"]
-# The mask is `b 1 1 k`: one for each sequence, the same for all heads and queries. The
-# mean divides by the number of real positions in the batch.
+# The mask is `b 1 1 k`: one for each sequence, the same for all heads and queries.
 
 
 # %% tags=["jax"]

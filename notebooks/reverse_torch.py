@@ -187,6 +187,49 @@ def train_batches(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
 
 
 # %% [markdown] tags=["shared"]
+# Own data have gaps, and labels that no class has. One function looks at them before
+# any work, one is asked when a loss is not finite:
+
+
+# %% tags=["shared", "export"]
+def checked(model, data):
+    """The arrays of NumPy in ``data``, if a framework takes them as they are.
+
+    Whole numbers in the last one are labels or tokens: the model knows how many.
+    """
+    arrays = [np.asarray(x) for x in data]
+    sizes, kinds = {x.shape[:1] for x in arrays}, {x.dtype.kind for x in arrays}
+    masked = any(map(np.ma.isMaskedArray, data))
+    if masked or len(sizes) > 1 or sizes & {(), (0,)} or kinds & {*"OSUMmc"}:
+        pairs = zip(data, arrays, strict=True)
+        got = ", ".join(f"{type(x).__name__} {y.dtype} {y.shape}" for x, y in pairs)
+        raise ValueError(f"expected arrays of numbers with as many rows, got {got}")
+    layer, y = (
+        getattr(model, "output", None) or getattr(model, "embed", None),
+        arrays[-1],
+    )
+    n = getattr(layer, "out_features", getattr(layer, "num_embeddings", 1))
+    if y.dtype.kind in "iu" and n > 1 and not -1 <= y.min() <= y.max() < n:
+        at = tuple(np.argwhere((y < -1) | (y >= n))[0])
+        raise ValueError(f"expected labels below {n}, got {y[at]} in row {at[0]}")
+    return arrays
+
+
+# %% tags=["shared", "export"]
+def suspect(arrays):
+    """What in these arrays may have made a loss that is not finite, in words."""
+    for n, x in enumerate(arrays):
+        values = x.reshape(len(x), -1)
+        finite = np.isfinite(values).all(axis=1)
+        empty = ~values.any(axis=1) & (x.dtype == bool) & (x.ndim > 1)
+        if not finite.all():
+            return f"row {finite.argmin()} of array {n} is not finite"
+        if empty.any():
+            return f"row {empty.argmax()} of array {n} has nothing that is real"
+    return "do labels count from 0? A lower rate, a longer warm-up or clipping help"
+
+
+# %% [markdown] tags=["shared"]
 # `evaluate` measures loss and accuracy with dropout off. A smaller batch counts less:
 
 
@@ -203,12 +246,15 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    rows, n_batches = [], math.ceil(len(data[0]) / batch_size)
+    arrays, rows = checked(model, data), []
+    n_batches = math.ceil(len(arrays[0]) / batch_size)
     with without_dropout(model), torch.inference_mode():
-        for part in np.array_split(np.arange(len(data[0])), n_batches):
-            batch = [tensor(x[part]) for x in data]
+        for part in np.array_split(np.arange(len(arrays[0])), n_batches):
+            batch = [tensor(x[part]) for x in arrays]
             rows.append(score(model, loss_fn, batch))
     loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
+    if not np.isfinite(loss).all():
+        raise FloatingPointError(f"the loss is {loss.sum():.4g}: {suspect(arrays)}")
     means = {"loss": loss, "accuracy": accuracy}
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
@@ -220,19 +266,18 @@ print(
 )
 
 # %% [markdown] tags=["shared"]
-# Two more functions stop a training that is no longer finite, and keep its numbers:
+# Two more stop a training that is no longer finite, and keep its numbers:
 
 
 # %% tags=["shared", "export"]
-def check_finite(losses, norms, first):
+def check_finite(losses, norms, first, arrays):
     """Stop at the first update whose loss or gradient is not a finite number."""
     finite = np.isfinite(losses) & np.isfinite(norms)
     if not finite.all():
         at = int(np.argmin(finite))
         raise FloatingPointError(
             f"at update {first + at} the loss is {losses[at]:.4g}, the norm of the "
-            f"gradient {norms[at]:.4g}: are the inputs finite and the labels in range? "
-            "A lower learning rate, a longer warm-up or clipping help"
+            f"gradient {norms[at]:.4g}: {suspect(arrays)}"
         )
 
 
@@ -287,17 +332,20 @@ def fit(
 
     Raises
     ------
-    FloatingPointError
-        If a loss or a gradient is not finite.
+    ValueError, FloatingPointError
+        Where the data do not fit; if a loss or a gradient is not finite.
     """
     history, best, kept = {}, (-math.inf, 0), None
-    arrays, batches = [tensor(x) for x in data], batches or shuffled(settings)
+    arrays, batches = checked(model, data), batches or shuffled(settings)
+    tensors = [tensor(x) for x in arrays]
     optimizer, scheduler = make_optimizer(model, settings)
     rates = settings.learning_rates.reshape(settings.epochs, -1)
     writer = Writer(str(folder)) if folder else None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
         start, index = time.perf_counter(), batches(epoch)
-        drawn = ([x[rows] for x in arrays] for rows in tensor(index))
+        if not 0 <= index.min() <= index.max() < len(arrays[0]):
+            raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
+        drawn = ([x[rows] for x in tensors] for rows in tensor(index))
         if augment:
             uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
             drawn = (augment(u, *b) for u, b in zip(uniforms, drawn, strict=True))
@@ -307,16 +355,11 @@ def fit(
             torch.manual_seed(int(seed[0]))  # other dropout in every epoch
             numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
-        check_finite(losses, norms, first=epoch * len(index))
+        check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
         news["learning_rate"] = rates[epoch]
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            if not math.isfinite(scores["loss"]):
-                raise FloatingPointError(
-                    f"after epoch {epoch} the validation loss is {scores['loss']}: are "
-                    "the inputs finite, the labels in range, and no rows empty?"
-                )
             news |= {f"validation_{name}": x for name, x in scores.items()}
             if (scores["accuracy"], -scores["loss"]) > best:
                 best = scores["accuracy"], -scores["loss"]

@@ -53,12 +53,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers import Settings, as_numpy, check, count_parameters, to_arrays
+from helpers import Settings, as_numpy, check, count_parameters, to_arrays, weights
 from helpers.data import byte_pairs, checkpoints, sequences, text
-from helpers.jax import check_tokens, checked_prompts, evaluate, fit, next_token, tensor
+from helpers.jax import evaluate, fit, next_token, tensor
 from helpers.jax.attention import UNIFORM, attention, framework_attention, merge_heads
+from helpers.jax.decoder import advance, check_room, check_tokens, generate, new_cache
 from helpers.show import drawing, plots, recorded, say, table, viewer
-from helpers.weights import parameters
 
 plots.use_style()
 framework = "jax"
@@ -292,8 +292,8 @@ drawing("grouped-heads")
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` takes fewer heads of keys and values as they are. The
 # shape of the cache must not change between steps, so it has all its columns from the
-# beginning, and a mask hides those that are still empty. Beyond its end, the last
-# columns are written over, without an error: check the length.
+# beginning, and a mask hides those that are still empty. JAX would write beyond its end
+# over the last columns, without an error: what does not fit becomes NaN.
 
 
 # %% tags=["jax", "export"]
@@ -468,6 +468,8 @@ def placed(tokens, first=None, cache=None):
     new = start + jnp.arange(n)  # n
     if first is None and cache is None:
         return new[None], None
+    if cache:
+        check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     length = cache["blocks"][0][0].shape[2] if cache else n  # also the empty ones
     seen = jnp.arange(length)  # s
@@ -531,8 +533,7 @@ class ModernLM(nnx.Module):
         tied=True,
         **options,
     ):
-        learned = {"rotary": False, "learned": True}[positions]
-        self.max_length = max_length
+        self.max_length, learned = max_length, {"rotary": 0, "learned": 1}[positions]
         if learned:
             options["base"] = None  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5, rngs=rngs)
@@ -552,6 +553,29 @@ class ModernLM(nnx.Module):
         return (logits, cache) if cache else logits
 
 
+# %% [markdown] tags=["shared"]
+# With two functions registered for its class, `generate` writes with this model, too.
+# The cache has fewer heads, the $g$ of keys and values.
+
+
+# %% tags=["jax", "export"]
+@new_cache.register
+def new_modern_cache(model: ModernLM, first, length):
+    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
+    layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
+    empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
+    blocks = [(empty, empty) for _ in model.blocks]  # b g s d
+    return {"start": jnp.int32(0), "first": first, "blocks": blocks}
+
+
+@advance.register
+def advance_modern(model: ModernLM, tokens, cache):
+    """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    return model(tokens, cache=cache)
+
+
 # %% [markdown] tags=["jax"]
 # Compiled, `forward` computes; with weights drawn by a seed, `new_model` makes a model.
 
@@ -561,16 +585,6 @@ class ModernLM(nnx.Module):
 def forward(model, tokens, first=None, cache=None):
     """What the model computes, compiled once for each shape."""
     return model(tokens, first, cache)
-
-
-def empty_cache(model, first, length):
-    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
-    if length > model.max_length:
-        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
-    layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
-    empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
-    blocks = [(empty, empty) for _ in model.blocks]  # b g s d
-    return {"start": jnp.int32(0), "first": first, "blocks": blocks}
 
 
 # %% tags=["jax"]
@@ -625,7 +639,7 @@ for name, one in models.items():
     arrays = to_arrays(one)  # the embedding also makes the logits: one matrix
     arrays.pop("positions.weight", None)
     in_matrices = 2 * sum(x.size for x in arrays.values() if x.ndim == 2)
-    kept = empty_cache(one, tensor([0]), 64)["blocks"]
+    kept = new_cache(one, tensor([0]), 64)["blocks"]
     per_token.append(sum(k.nbytes + v.nbytes for k, v in kept) // 64)
     numbers = [count_parameters(one), in_matrices, per_token[-1]]
     lines.append([name, *(f"{n:,}" for n in numbers)])
@@ -709,7 +723,7 @@ def forward_at(model, tokens, positions, cache):
 def logits_at(model, position):
     """Logits after token 40 of 128 texts, as if it stood at some position: ``b c``."""
     rows = tensor(held_out[:128, :41])  # b s
-    cache = empty_cache(model, tensor(np.zeros(128, dtype=int)), 41)
+    cache = new_cache(model, tensor(np.zeros(128, dtype=int)), 41)
     cache = forward(model, rows[:, :40], cache=cache)[1]
     positions = tensor(np.full((128, 1), position))
     return as_numpy(forward_at(model, rows[:, 40:], positions, cache))[:, 0]
@@ -768,7 +782,7 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     # Only shapes: drawing weights that are then replaced would take time.
     empty = nnx.eval_shape(lambda: ModernLM(**arguments, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(empty)
-    shapes = {name: param for name, param, _ in parameters(empty)}
+    shapes = {name: param for name, param, _ in weights.parameters(empty)}
     tensors = checkpoints.read_tensors(folder, "np")
     found = checkpoints.our_names(tensors, config, in_out=True)
     checkpoints.check_tensors(found, shapes)
@@ -806,26 +820,10 @@ assert max(gap for _, gap in found.values()) < 1e-5
 # another $\epsilon$ gives logits that look like logits. (How to compare a real model,
 # an extra says.)
 #
-# To write, the prompts go through the model in one pass, which fills the cache; then
-# comes one token after the other, each the most probable one:
-
-
-# %% tags=["jax"]
-def generate_greedily(model, prompts, length):
-    """Continue rows of tokens by the most probable ones: integers ``b length``."""
-    rows = checked_prompts(model, prompts, length)
-    longest = max(map(len, rows))
-    first = tensor([longest - len(row) for row in rows])  # b
-    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    cache, texts = empty_cache(model, first, longest + length), []
-    for _ in range(length):
-        logits, cache = forward(model, tokens, cache=cache)
-        tokens = logits[:, -1:].argmax(axis=-1)  # b 1
-        texts.append(tokens)
-    return jnp.concatenate(texts, axis=1)  # b length
-
-
-# %% [markdown] tags=["shared"]
+# `generate`, of the chapter on the model that writes, sends the prompts through the
+# model in one pass, which fills the cache; then comes one token after the other.
+# `top_k=1` leaves the most probable one.
+#
 # `load_pretrained` reads `gpt2`, `llama` (without scaled rotation), `qwen3` and
 # `mixtral`, and refuses all others, such as Gemma 3 and Llama 3.1. It computes in
 # float32, or in the `dtype` that it is given; bfloat16 halves the memory, once loaded.
@@ -842,7 +840,7 @@ def generate_greedily(model, prompts, length):
 model, tokenizer = load_pretrained(checkpoints.chosen("llama"))
 prompt = "def add(a, b"
 ids = tokenizer.encode(prompt).ids
-new = as_numpy(generate_greedily(model, [ids], 20))[0]
+new = as_numpy(generate(model, [ids], 20, top_k=1))[0]
 print(f"{prompt}│{tokenizer.decode(new.tolist())}")
 
 # %% [markdown] tags=["shared"]

@@ -54,8 +54,10 @@ from torch import nn
 from helpers import Settings, as_numpy, check, count_parameters, to_arrays
 from helpers.data import byte_pairs, checkpoints, sequences, text
 from helpers.show import drawing, plots, recorded, say, table, viewer
-from helpers.torch import attention, device, evaluate, fit, merge_heads, tensor
-from helpers.torch.decoder import check_tokens, checked_prompts, next_token
+from helpers.torch import evaluate, fit, next_token, tensor
+from helpers.torch.attention import attention, merge_heads
+from helpers.torch.decoder import advance, check_room, check_tokens, generate, new_cache
+from helpers.torch.frameworks import device
 
 plots.use_style()
 framework = "torch"
@@ -466,6 +468,8 @@ def placed(tokens, first=None, cache=None):
     new = seen[start:]  # n
     if first is None and cache is None:
         return new[None], None
+    if cache:
+        check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     mask = (seen >= first[..., None]) & (seen <= new[:, None])  # b n s
     mask = mask | (seen == new[:, None])
@@ -529,8 +533,7 @@ class ModernLM(nn.Module):
         **options,
     ):
         super().__init__()
-        learned = {"rotary": False, "learned": True}[positions]
-        self.max_length = max_length
+        self.max_length, learned = max_length, {"rotary": 0, "learned": 1}[positions]
         if learned:
             options["base"] = None  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5)
@@ -550,6 +553,29 @@ class ModernLM(nn.Module):
         return (logits, cache) if cache else logits
 
 
+# %% [markdown] tags=["shared"]
+# With two functions registered for its class, `generate` writes with this model, too.
+# The cache has fewer heads, the $g$ of keys and values.
+
+
+# %% tags=["torch", "export"]
+@new_cache.register
+def new_modern_cache(model: ModernLM, first, length):
+    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
+    layer, weight = model.blocks[0].attention, model.embed.weight
+    shape = (len(first), layer.n_kv_heads, length, layer.d)  # b g s d
+    blocks = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]
+    return {"start": 0, "first": first, "blocks": blocks}
+
+
+@advance.register
+def advance_modern(model: ModernLM, tokens, cache):
+    """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    return model(tokens, cache=cache)
+
+
 # %% [markdown] tags=["torch"]
 # Without gradients, `forward` computes; with weights drawn by a seed, `new_model` makes
 # a model on the device.
@@ -560,16 +586,6 @@ class ModernLM(nn.Module):
 def forward(model, tokens, first=None, cache=None):
     """What the model computes, without gradients."""
     return model(tokens, first, cache)
-
-
-def empty_cache(model, first, length):
-    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
-    if length > model.max_length:
-        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
-    layer, weight = model.blocks[0].attention, model.embed.weight
-    shape = (len(first), layer.n_kv_heads, length, layer.d)  # b g s d
-    blocks = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]
-    return {"start": 0, "first": first, "blocks": blocks}
 
 
 # %% tags=["torch"]
@@ -625,7 +641,7 @@ for name, one in models.items():
     arrays = to_arrays(one)  # the embedding also makes the logits: one matrix
     arrays.pop("positions.weight", None)
     in_matrices = 2 * sum(x.size for x in arrays.values() if x.ndim == 2)
-    kept = empty_cache(one, tensor([0]), 64)["blocks"]
+    kept = new_cache(one, tensor([0]), 64)["blocks"]
     per_token.append(sum(k.nbytes + v.nbytes for k, v in kept) // 64)
     numbers = [count_parameters(one), in_matrices, per_token[-1]]
     lines.append([name, *(f"{n:,}" for n in numbers)])
@@ -709,7 +725,7 @@ def forward_at(model, tokens, positions, cache):
 def logits_at(model, position):
     """Logits after token 40 of 128 texts, as if it stood at some position: ``b c``."""
     rows = tensor(held_out[:128, :41])  # b s
-    cache = empty_cache(model, tensor(np.zeros(128, dtype=int)), 41)
+    cache = new_cache(model, tensor(np.zeros(128, dtype=int)), 41)
     cache = forward(model, rows[:, :40], cache=cache)[1]
     positions = tensor(np.full((128, 1), position))
     return as_numpy(forward_at(model, rows[:, 40:], positions, cache))[:, 0]
@@ -804,26 +820,10 @@ assert max(gap for _, gap in found.values()) < 1e-5
 # another $\epsilon$ gives logits that look like logits. (How to compare a real model,
 # an extra says.)
 #
-# To write, the prompts go through the model in one pass, which fills the cache; then
-# comes one token after the other, each the most probable one:
-
-
-# %% tags=["torch"]
-def generate_greedily(model, prompts, length):
-    """Continue rows of tokens by the most probable ones: integers ``b length``."""
-    rows = checked_prompts(model, prompts, length)
-    longest = max(map(len, rows))
-    first = tensor([longest - len(row) for row in rows])  # b
-    tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    cache, texts = empty_cache(model, first, longest + length), []
-    for _ in range(length):
-        logits, cache = forward(model, tokens, cache=cache)
-        tokens = logits[:, -1:].argmax(dim=-1)  # b 1
-        texts.append(tokens)
-    return torch.cat(texts, dim=1)  # b length
-
-
-# %% [markdown] tags=["shared"]
+# `generate`, of the chapter on the model that writes, sends the prompts through the
+# model in one pass, which fills the cache; then comes one token after the other.
+# `top_k=1` leaves the most probable one.
+#
 # `load_pretrained` reads `gpt2`, `llama` (without scaled rotation), `qwen3` and
 # `mixtral`, and refuses all others, such as Gemma 3 and Llama 3.1. It computes in
 # float32, or in the `dtype` that it is given; bfloat16 halves the memory, once loaded.
@@ -840,7 +840,7 @@ def generate_greedily(model, prompts, length):
 model, tokenizer = load_pretrained(checkpoints.chosen("llama"))
 prompt = "def add(a, b"
 ids = tokenizer.encode(prompt).ids
-new = as_numpy(generate_greedily(model, [ids], 20))[0]
+new = as_numpy(generate(model, [ids], 20, top_k=1))[0]
 print(f"{prompt}│{tokenizer.decode(new.tolist())}")
 
 # %% [markdown] tags=["shared"]

@@ -18,7 +18,7 @@ SPDX-License-Identifier: MIT
 
 import argparse
 import math
-from functools import partial
+from functools import partial, singledispatch
 from pathlib import Path
 
 import jax
@@ -471,6 +471,7 @@ def advance_block(block, x, cache, start, mask, context):
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
 
+@singledispatch
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
     if length > model.max_length:
@@ -486,8 +487,17 @@ def new_cache(model, first, length, context=None, context_mask=None):
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 
 
+def check_room(cache, n):
+    """Raise an error if ``n`` more positions do not fit; compiled, they are NaN."""
+    start, length = cache["start"], cache["blocks"][0][0].shape[2]
+    if not isinstance(start, jax.core.Tracer) and start + n > length:
+        raise ValueError(f"expected a cache of {start + n} columns, got {length}")
+
+
+@singledispatch
 def advance(model, tokens, cache):
     """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    check_room(cache, tokens.shape[1])
     start, stop = cache["start"], cache["start"] + tokens.shape[1]
     columns = start + jnp.arange(tokens.shape[1])  # n
     seen, first = jnp.arange(cache["blocks"][0][0].shape[2]), cache["first"][:, None]
@@ -543,8 +553,8 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
         return (carry[0] < length) & ~carry[2].all()  # until all have ended
 
     none, texts = jnp.zeros(len(tokens), bool), jnp.full((len(tokens), length), end)
-    start = 1, *draw(0, logits, none, texts), cache
-    return jax.lax.while_loop(goes_on, step, start)[3]
+    drawn = draw(0, logits, none, texts)
+    return jax.lax.while_loop(goes_on, step, (1, *drawn, cache))[3]
 
 
 def check_knobs(temperature=1.0, top_k=None, top_p=None):

@@ -1,5 +1,7 @@
 """Written by `make sync` from notebooks/decoder_jax.py."""
 
+from functools import singledispatch
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -12,7 +14,7 @@ from helpers.jax.positions import POSITIONS
 
 __all__ = (
     "FROM_INPUTS LanguageModel NORMAL advance advance_block "
-    "attend_and_keep check_knobs check_tokens checked_prompts "
+    "attend_and_keep check_knobs check_room check_tokens checked_prompts "
     "continue_texts embedding generate new_cache next_token "
     "next_token_probabilities unembedding"
 ).split()
@@ -144,6 +146,7 @@ def advance_block(block, x, cache, start, mask, context):
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
 
+@singledispatch
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
     if length > model.max_length:
@@ -159,8 +162,17 @@ def new_cache(model, first, length, context=None, context_mask=None):
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 
 
+def check_room(cache, n):
+    """Raise an error if ``n`` more positions do not fit; compiled, they are NaN."""
+    start, length = cache["start"], cache["blocks"][0][0].shape[2]
+    if not isinstance(start, jax.core.Tracer) and start + n > length:
+        raise ValueError(f"expected a cache of {start + n} columns, got {length}")
+
+
+@singledispatch
 def advance(model, tokens, cache):
     """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    check_room(cache, tokens.shape[1])
     start, stop = cache["start"], cache["start"] + tokens.shape[1]
     columns = start + jnp.arange(tokens.shape[1])  # n
     seen, first = jnp.arange(cache["blocks"][0][0].shape[2]), cache["first"][:, None]
@@ -216,8 +228,8 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
         return (carry[0] < length) & ~carry[2].all()  # until all have ended
 
     none, texts = jnp.zeros(len(tokens), bool), jnp.full((len(tokens), length), end)
-    start = 1, *draw(0, logits, none, texts), cache
-    return jax.lax.while_loop(goes_on, step, start)[3]
+    drawn = draw(0, logits, none, texts)
+    return jax.lax.while_loop(goes_on, step, (1, *drawn, cache))[3]
 
 
 def check_knobs(temperature=1.0, top_k=None, top_p=None):

@@ -13,6 +13,8 @@ def tensor(x):
 
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise TypeError(f"expected whole numbers as labels, got {labels.dtype}")
     logits = model(inputs).astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     known = (labels >= 0) & (labels < logits.shape[-1])

@@ -4,16 +4,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from helpers import weights
 from helpers.data import checkpoints
 from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
-from helpers.jax.decoder import check_tokens
-from helpers.weights import parameters
+from helpers.jax.decoder import advance, check_room, check_tokens, new_cache
 
 __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
-    "embedded fused keep load_pretrained logits_of lookup make_norm "
-    "part_size placed project projection rotary_halves run_blocks "
-    "split_heads"
+    "advance_modern embedded fused keep load_pretrained logits_of lookup "
+    "make_norm new_modern_cache part_size placed project projection "
+    "rotary_halves run_blocks split_heads"
 ).split()
 
 
@@ -203,6 +203,8 @@ def placed(tokens, first=None, cache=None):
     new = start + jnp.arange(n)  # n
     if first is None and cache is None:
         return new[None], None
+    if cache:
+        check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     length = cache["blocks"][0][0].shape[2] if cache else n  # also the empty ones
     seen = jnp.arange(length)  # s
@@ -257,8 +259,7 @@ class ModernLM(nnx.Module):
         tied=True,
         **options,
     ):
-        learned = {"rotary": False, "learned": True}[positions]
-        self.max_length = max_length
+        self.max_length, learned = max_length, {"rotary": 0, "learned": 1}[positions]
         if learned:
             options["base"] = None  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5, rngs=rngs)
@@ -278,6 +279,23 @@ class ModernLM(nnx.Module):
         return (logits, cache) if cache else logits
 
 
+@new_cache.register
+def new_modern_cache(model: ModernLM, first, length):
+    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
+    layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
+    empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
+    blocks = [(empty, empty) for _ in model.blocks]  # b g s d
+    return {"start": jnp.int32(0), "first": first, "blocks": blocks}
+
+
+@advance.register
+def advance_modern(model: ModernLM, tokens, cache):
+    """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    return model(tokens, cache=cache)
+
+
 def load_pretrained(folder_or_name, dtype=jnp.float32):
     """A ``ModernLM`` with published weights of a ``dtype``, and its tokenizer.
 
@@ -290,7 +308,7 @@ def load_pretrained(folder_or_name, dtype=jnp.float32):
     # Only shapes: drawing weights that are then replaced would take time.
     empty = nnx.eval_shape(lambda: ModernLM(**arguments, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(empty)
-    shapes = {name: param for name, param, _ in parameters(empty)}
+    shapes = {name: param for name, param, _ in weights.parameters(empty)}
     tensors = checkpoints.read_tensors(folder, "np")
     found = checkpoints.our_names(tensors, config, in_out=True)
     checkpoints.check_tensors(found, shapes)

@@ -1,5 +1,7 @@
 """Written by `make sync` from notebooks/decoder_torch.py."""
 
+from functools import singledispatch
+
 import torch
 from torch import nn
 
@@ -10,8 +12,8 @@ from helpers.torch.positions import POSITIONS
 
 __all__ = (
     "LanguageModel advance advance_block attend_and_keep check_knobs "
-    "check_tokens checked_prompts continue_texts embedding generate "
-    "new_cache next_token next_token_probabilities unembedding"
+    "check_room check_tokens checked_prompts continue_texts embedding "
+    "generate new_cache next_token next_token_probabilities unembedding"
 ).split()
 
 
@@ -95,8 +97,7 @@ class LanguageModel(nn.Module):
         self.output = None if tied else unembedding(m, n_tokens)
 
     def logits(self, x):
-        tied = self.output is None
-        return nn.functional.linear(x, self.embed.weight) if tied else self.output(x)
+        return self.output(x) if self.output else x @ self.embed.weight.T
 
     def forward(self, tokens, mask=None, *context, return_maps=False):
         check_tokens(tokens, self.max_length)
@@ -137,6 +138,7 @@ def advance_block(block, x, cache, start, mask, context):
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
 
+@singledispatch
 def new_cache(model, first, length, context=None, context_mask=None):
     """Empty key-value cache of ``length`` columns; row ``b`` begins in ``first[b]``."""
     if length > model.max_length:
@@ -151,8 +153,17 @@ def new_cache(model, first, length, context=None, context_mask=None):
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 
 
+def check_room(cache, n):
+    """Raise an error if ``n`` more positions do not fit."""
+    start, length = cache["start"], cache["blocks"][0][0].shape[2]
+    if start + n > length:
+        raise ValueError(f"expected a cache of {start + n} columns, got {length}")
+
+
+@singledispatch
 def advance(model, tokens, cache):
     """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    check_room(cache, tokens.shape[1])
     start, stop = cache["start"], cache["start"] + tokens.shape[1]
     seen = torch.arange(stop, device=tokens.device)  # s
     columns, first = seen[start:], cache["first"][:, None]  # n, b 1

@@ -19,6 +19,11 @@ def tensor(x):
 
 def cross_entropy(model, inputs, labels):
     """Mean cross-entropy and accuracy of logits ``… c`` for labels ``…``."""
+    if labels.dtype.is_floating_point or labels.dtype == torch.bool:
+        got = str(labels.dtype).removeprefix("torch.")
+        raise TypeError(f"expected whole numbers as labels, got {got}")
     logits = model(inputs).float()
-    loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    rows, right = logits.flatten(0, -2), labels.where(known, 0).flatten().long()
+    loss = nn.functional.cross_entropy(rows, right).where(known.all(), torch.nan)
     return loss, {"accuracy": (logits.argmax(-1) == labels).float().mean()}

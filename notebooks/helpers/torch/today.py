@@ -5,14 +5,14 @@ from torch import nn
 
 from helpers.data import checkpoints
 from helpers.torch.attention import merge_heads
-from helpers.torch.decoder import check_tokens
+from helpers.torch.decoder import advance, check_room, check_tokens, new_cache
 from helpers.torch.frameworks import device
 
 __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
-    "embedded fused keep load_pretrained logits_of lookup make_norm "
-    "part_size placed project projection rotary_halves run_blocks "
-    "split_heads"
+    "advance_modern embedded fused keep load_pretrained logits_of lookup "
+    "make_norm new_modern_cache part_size placed project projection "
+    "rotary_halves run_blocks split_heads"
 ).split()
 
 
@@ -208,6 +208,8 @@ def placed(tokens, first=None, cache=None):
     new = seen[start:]  # n
     if first is None and cache is None:
         return new[None], None
+    if cache:
+        check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     mask = (seen >= first[..., None]) & (seen <= new[:, None])  # b n s
     mask = mask | (seen == new[:, None])
@@ -262,8 +264,7 @@ class ModernLM(nn.Module):
         **options,
     ):
         super().__init__()
-        learned = {"rotary": False, "learned": True}[positions]
-        self.max_length = max_length
+        self.max_length, learned = max_length, {"rotary": 0, "learned": 1}[positions]
         if learned:
             options["base"] = None  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5)
@@ -281,6 +282,23 @@ class ModernLM(nn.Module):
         x, cache = run_blocks(self.blocks, x, positions, mask, cache)
         logits = logits_of(self, x)
         return (logits, cache) if cache else logits
+
+
+@new_cache.register
+def new_modern_cache(model: ModernLM, first, length):
+    """Key-value cache for ``length`` columns; row ``b`` begins in ``first[b]``."""
+    if length > model.max_length:
+        raise ValueError(f"{length} positions, but max_length = {model.max_length}")
+    layer, weight = model.blocks[0].attention, model.embed.weight
+    shape = (len(first), layer.n_kv_heads, length, layer.d)  # b g s d
+    blocks = [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in model.blocks]
+    return {"start": 0, "first": first, "blocks": blocks}
+
+
+@advance.register
+def advance_modern(model: ModernLM, tokens, cache):
+    """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
+    return model(tokens, cache=cache)
 
 
 def load_pretrained(folder_or_name, dtype=torch.float32):
