@@ -342,7 +342,7 @@ def check_mask(mask, scores):
     Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
     """
     if mask.dtype != torch.bool:
-        raise TypeError(f"expected a boolean mask, got {mask.dtype}")
+        raise TypeError("expected a boolean mask, got one of numbers")
     if mask.ndim not in (2, scores.ndim):
         raise ValueError(
             f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"

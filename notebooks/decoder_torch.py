@@ -51,7 +51,7 @@ import torch
 from torch import nn
 
 from helpers import Settings, as_numpy, check, count_parameters, from_arrays, to_arrays
-from helpers.data import byte_pairs, sequences, text
+from helpers.data import byte_pairs, checks, sequences, text
 from helpers.show import download_link, drawing, plots, say, table, viewer
 from helpers.torch import Encoder, device, evaluate, fit, tensor
 from helpers.torch.attention import fused_attention, merge_heads
@@ -740,8 +740,9 @@ def unembedding(m, n_tokens):
 
 def check_tokens(tokens, longest=float("inf")):
     """Raise an error unless tokens are an integer array ``b s``, short enough."""
-    if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64):
-        got = f"{tokens.dtype} {tuple(tokens.shape)}"
+    whole = tokens.dtype in (torch.int32, torch.int64)
+    if tokens.ndim != 2 or not whole:
+        got = f"{tuple(tokens.shape)} of {'whole' if whole else 'other'} ones"
         raise ValueError(f"expected tokens b s of whole numbers, got {got}")
     if tokens.shape[1] > longest:
         raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
@@ -868,18 +869,10 @@ def new_cache(model, first, length, context=None, context_mask=None):
 
 
 # %% tags=["torch", "export"]
-def check_room(cache, n):
-    """Raise an error if ``n`` more positions do not fit."""
-    start, length = cache["start"], cache["blocks"][0][0].shape[2]
-    if start + n > length:
-        raise ValueError(f"expected a cache of {start + n} columns, got {length}")
-
-
-# %% tags=["torch", "export"]
 @singledispatch
 def advance(model, tokens, cache):
     """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
-    check_room(cache, tokens.shape[1])
+    checks.check_room(cache, tokens.shape[1])
     start, stop = cache["start"], cache["start"] + tokens.shape[1]
     seen = torch.arange(stop, device=tokens.device)  # s
     columns, first = seen[start:], cache["first"][:, None]  # n, b 1
@@ -969,23 +962,6 @@ assert all(size == 2 * 4 * 2 * 16 * s * 96 for s, _, _, size in measured)
 
 
 # %% tags=["torch", "export"]
-def checked_prompts(model, prompts, length):
-    """Prompts as lists of tokens, if the model knows them and has room to go on."""
-    if not getattr(model, "causal", True):
-        raise ValueError("expected a causal model, got one that sees what comes after")
-    rows = [[int(token) for token in prompt] for prompt in prompts]
-    lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
-    if length < 1 or min(lengths) < 1 or max(lengths) + length > model.max_length:
-        raise ValueError(
-            f"expected prompts of 1 to {model.max_length - length} tokens, since "
-            f"max_length = {model.max_length} and length = {length}, got {lengths}"
-        )
-    if not all(0 <= token < n_tokens for row in rows for token in row):
-        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
-    return rows
-
-
-# %% tags=["torch", "export"]
 @torch.no_grad()
 def continue_texts(model, tokens, first, length, end, seed, **knobs):
     """The prompts in one pass, then a token at a time: ``b s -> b length``."""
@@ -1006,24 +982,13 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
 
 
 # %% tags=["torch", "export"]
-def check_knobs(temperature=1.0, top_k=None, top_p=None):
-    """Raise an error for knobs with which no token can be drawn."""
-    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
-    if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
-        raise ValueError(
-            "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "
-            f"0 < top_p <= 1, got {temperature}, {top_k}, {top_p}; top_k=1 is greedy"
-        )
-
-
 def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
 
     The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
     ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
     """
-    check_knobs(**knobs)
-    rows = checked_prompts(model, prompts, length)
+    rows = checks.checked_prompts(model, prompts, length, **knobs)
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s

@@ -52,6 +52,7 @@ import torch
 from torch import nn
 
 from helpers import Settings, as_numpy, check, from_arrays, to_arrays
+from helpers.data import checks
 from helpers.data.sequences import draw_uniforms, one_hot, reverse_data, shuffled
 from helpers.show import download_link, drawing, plots, say, viewer
 from helpers.torch import Predictor, cross_entropy, dense, device, tensor
@@ -187,49 +188,6 @@ def train_batches(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
 
 
 # %% [markdown] tags=["shared"]
-# Own data have gaps, and labels that no class has. One function looks at them before
-# any work, one is asked when a loss is not finite:
-
-
-# %% tags=["shared", "export"]
-def checked(model, data):
-    """The arrays of NumPy in ``data``, if a framework takes them as they are.
-
-    Whole numbers in the last one are labels or tokens: the model knows how many.
-    """
-    arrays = [np.asarray(x) for x in data]
-    sizes, kinds = {x.shape[:1] for x in arrays}, {x.dtype.kind for x in arrays}
-    masked = any(map(np.ma.isMaskedArray, data))
-    if masked or len(sizes) > 1 or sizes & {(), (0,)} or kinds & {*"OSUMmc"}:
-        pairs = zip(data, arrays, strict=True)
-        got = ", ".join(f"{type(x).__name__} {y.dtype} {y.shape}" for x, y in pairs)
-        raise ValueError(f"expected arrays of numbers with as many rows, got {got}")
-    layer, y = (
-        getattr(model, "output", None) or getattr(model, "embed", None),
-        arrays[-1],
-    )
-    n = getattr(layer, "out_features", getattr(layer, "num_embeddings", 1))
-    if y.dtype.kind in "iu" and n > 1 and not -1 <= y.min() <= y.max() < n:
-        at = tuple(np.argwhere((y < -1) | (y >= n))[0])
-        raise ValueError(f"expected labels below {n}, got {y[at]} in row {at[0]}")
-    return arrays
-
-
-# %% tags=["shared", "export"]
-def suspect(arrays):
-    """What in these arrays may have made a loss that is not finite, in words."""
-    for n, x in enumerate(arrays):
-        values = x.reshape(len(x), -1)
-        finite = np.isfinite(values).all(axis=1)
-        empty = ~values.any(axis=1) & (x.dtype == bool) & (x.ndim > 1)
-        if not finite.all():
-            return f"row {finite.argmin()} of array {n} is not finite"
-        if empty.any():
-            return f"row {empty.argmax()} of array {n} has nothing that is real"
-    return "do labels count from 0? A lower rate, a longer warm-up or clipping help"
-
-
-# %% [markdown] tags=["shared"]
 # `evaluate` measures loss and accuracy with dropout off. A smaller batch counts less:
 
 
@@ -241,20 +199,20 @@ def score(model, loss_fn, batch):
     return torch.stack([loss, metrics["accuracy"], count])
 
 
+# %% tags=["torch", "export"]
 def evaluate(model, loss_fn, data, batch_size=1000):
     """Mean loss and accuracy on arrays of NumPy, with dropout off: two numbers.
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    arrays, rows = checked(model, data), []
+    arrays, rows = checks.checked(model, data), []
     n_batches = math.ceil(len(arrays[0]) / batch_size)
     with without_dropout(model), torch.inference_mode():
         for part in np.array_split(np.arange(len(arrays[0])), n_batches):
             batch = [tensor(x[part]) for x in arrays]
             rows.append(score(model, loss_fn, batch))
     loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
-    if not np.isfinite(loss).all():
-        raise FloatingPointError(f"the loss is {loss.sum():.4g}: {suspect(arrays)}")
+    checks.check_finite(loss, loss, 0, arrays, "batch")
     means = {"loss": loss, "accuracy": accuracy}
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
@@ -266,21 +224,11 @@ print(
 )
 
 # %% [markdown] tags=["shared"]
-# Two more stop a training that is no longer finite, and keep its numbers:
+# The next function keeps the numbers of a training. (`checked`, which looks at data,
+# and `check_finite`, which stops when a loss is NaN, are in `helpers/data/checks.py`.)
 
 
 # %% tags=["shared", "export"]
-def check_finite(losses, norms, first, arrays):
-    """Stop at the first update whose loss or gradient is not a finite number."""
-    finite = np.isfinite(losses) & np.isfinite(norms)
-    if not finite.all():
-        at = int(np.argmin(finite))
-        raise FloatingPointError(
-            f"at update {first + at} the loss is {losses[at]:.4g}, the norm of the "
-            f"gradient {norms[at]:.4g}: {suspect(arrays)}"
-        )
-
-
 def record(history, news, writer=None):
     """Append the numbers of an epoch to a history, and to what TensorBoard reads."""
     for name, values in news.items():
@@ -336,7 +284,7 @@ def fit(
         Where the data do not fit; if a loss or a gradient is not finite.
     """
     history, best, kept = {}, (-math.inf, 0), None
-    arrays, batches = checked(model, data), batches or shuffled(settings)
+    arrays, batches = checks.checked(model, data), batches or shuffled(settings)
     tensors = [tensor(x) for x in arrays]
     optimizer, scheduler = make_optimizer(model, settings)
     rates = settings.learning_rates.reshape(settings.epochs, -1)
@@ -355,7 +303,7 @@ def fit(
             torch.manual_seed(int(seed[0]))  # other dropout in every epoch
             numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
-        check_finite(losses, norms, epoch * len(index), arrays)
+        checks.check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
         news["learning_rate"] = rates[epoch]
         if validation:
@@ -677,8 +625,8 @@ def encoded(strands):
 
 # %% [markdown] tags=["shared"]
 # To work without our helpers, copy the cells of this loop, and what it imports: from
-# earlier chapters, and the files `settings.py` and `data/sequences.py`. Here the
-# matrices decay a little:
+# earlier chapters, and the files `settings.py`, `data/checks.py` and
+# `data/sequences.py`. Here the matrices decay a little:
 
 # %% tags=["shared"]
 complement = new_model(seed=1, n_inputs=4, n_outputs=4)

@@ -54,10 +54,10 @@ import numpy as np
 from flax import nnx
 
 from helpers import Settings, as_numpy, check, count_parameters, to_arrays, weights
-from helpers.data import byte_pairs, checkpoints, sequences, text
+from helpers.data import byte_pairs, checkpoints, checks, sequences, text
 from helpers.jax import evaluate, fit, next_token, tensor
 from helpers.jax.attention import UNIFORM, attention, framework_attention, merge_heads
-from helpers.jax.decoder import advance, check_room, check_tokens, generate, new_cache
+from helpers.jax.decoder import advance, check_tokens, generate, new_cache
 from helpers.show import drawing, plots, recorded, say, table, viewer
 
 plots.use_style()
@@ -469,7 +469,7 @@ def placed(tokens, first=None, cache=None):
     if first is None and cache is None:
         return new[None], None
     if cache:
-        check_room(cache, n)
+        checks.check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     length = cache["blocks"][0][0].shape[2] if cache else n  # also the empty ones
     seen = jnp.arange(length)  # s
@@ -567,7 +567,7 @@ def new_modern_cache(model: ModernLM, first, length):
     layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
     empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
     blocks = [(empty, empty) for _ in model.blocks]  # b g s d
-    return {"start": jnp.int32(0), "first": first, "blocks": blocks}
+    return {"start": 0, "first": first, "blocks": blocks}
 
 
 @advance.register

@@ -52,11 +52,11 @@ import torch
 from torch import nn
 
 from helpers import Settings, as_numpy, check, count_parameters, to_arrays
-from helpers.data import byte_pairs, checkpoints, sequences, text
+from helpers.data import byte_pairs, checkpoints, checks, sequences, text
 from helpers.show import drawing, plots, recorded, say, table, viewer
 from helpers.torch import evaluate, fit, next_token, tensor
 from helpers.torch.attention import attention, merge_heads
-from helpers.torch.decoder import advance, check_room, check_tokens, generate, new_cache
+from helpers.torch.decoder import advance, check_tokens, generate, new_cache
 from helpers.torch.frameworks import device
 
 plots.use_style()
@@ -469,7 +469,7 @@ def placed(tokens, first=None, cache=None):
     if first is None and cache is None:
         return new[None], None
     if cache:
-        check_room(cache, n)
+        checks.check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     mask = (seen >= first[..., None]) & (seen <= new[:, None])  # b n s
     mask = mask | (seen == new[:, None])

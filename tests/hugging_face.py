@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy
-from sides import definitions, jax_side
+from sides import jax_side
 
 END = "<|endoftext|>"  # also for unknown characters, as in GPT-2
 CHARACTERS = ["\n", *map(chr, range(32, 127))]
@@ -158,12 +158,12 @@ def by_ours(side, model):
 
     def write():
         rows = [row[mask].tolist() for row, mask in zip(TOKENS, RIGHT, strict=True)]
-        return definitions(f"today_{side.name}").generate_greedily(model, rows, LENGTH)
+        return side.models.generate(model, rows, LENGTH, top_k=1)
 
     def advance(tokens, cache):
         return call(side.tensor(tokens), None, cache)
 
-    cache = definitions(f"today_{side.name}").empty_cache(model, zeros, S)
+    cache = side.models.new_cache(model, zeros, S)
     return cases(run, advance, write, cache)
 
 

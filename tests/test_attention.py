@@ -160,19 +160,6 @@ def test_equal_scores_give_the_mean_of_all_values(side):
         assert_close(a, b)
 
 
-@on_both_sides
-def test_refusals_name_both_values(side):
-    """A mask of numbers, or of three axes for four; heads that do not divide m."""
-    q, k, v = map(side.tensor, draw_qkv(B, H))
-    for attend in (side.models.attention, side.models.fused_attention):
-        with pytest.raises(TypeError, match=r"boolean mask, got .*float32"):
-            attend(q, k, v, side.tensor(np.ones((Q, K))))
-        with pytest.raises(ValueError, match=r"2 or 4 axes, got \(2, 5, 7\)"):
-            attend(q, k, v, side.mask(np.ones((B, Q, K), bool)))
-    with pytest.raises(ValueError, match="12 is not divisible by n_heads = 5"):
-        side.build("MultiHeadAttention", 12, 5)
-
-
 # Several heads
 
 

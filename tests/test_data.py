@@ -90,15 +90,6 @@ def test_dropout_is_an_option(side):
     assert {*side.rates(classifier(side)[0]).values()} == {0.0}
 
 
-@on_both_sides
-def test_sequences_that_do_not_fit_raise_an_error(side):
-    model, _ = classifier(side)
-    with pytest.raises(ValueError, match="11"):
-        outputs(side, model, np.tile(X, (1, 2, 1)), np.tile(REAL, 2))
-    with pytest.raises(TypeError, match="boolean mask"):
-        outputs(side, model, real=REAL.astype(np.float32))
-
-
 @pytest.mark.parametrize("page", ["data_jax", "data_torch"])
 def test_rows_of_a_table_become_tokens(page):
     """A number stands in the place of its column; an empty cell is hidden."""

@@ -36,13 +36,11 @@ def test_sines_and_cosines_are_those_of_the_formula(m):
 @on_both_sides
 @pytest.mark.parametrize("kind", ["SinusoidalPositions", "LearnedPositions"])
 def test_positions_are_added_from_the_start_of_the_table(side, kind):
-    """A shorter sequence gets the first rows; a longer one raises an error."""
+    """A shorter sequence gets the first rows."""
     x, table = draw(B, S, 23), table_of(side, kind, 23)
     model = side.build(kind, 23, LONGEST)
     assert table.std() > 0.01
     assert_close(model(side.tensor(x)), x + table[:S], 1e-6)
-    with pytest.raises(ValueError, match=r"38 positions, .* max_length = 37"):
-        model(side.tensor(np.zeros((1, LONGEST + 1, 23), np.float32)))
 
 
 @on_both_sides
@@ -87,8 +85,6 @@ def test_rotary_computes_in_float32_and_needs_pairs(side):
     assert "bfloat16" in str(found.dtype)
     exact = as_numpy(side.models.rotary(side.tensor(as_numpy(x)), 300))
     np.testing.assert_allclose(as_numpy(found), exact, atol=1e-7, rtol=1.01 * 2**-8)
-    with pytest.raises(ValueError, match="pairs of features, got d = 7"):
-        side.models.rotary(side.tensor(draw(S, 7)))
 
 
 @on_both_sides

@@ -348,17 +348,6 @@ def test_a_loss_that_is_nan_or_infinite_stops_the_training(side, bad, said):
 
 
 @on_both_sides
-def test_rows_and_labels_out_of_range_raise_an_error(side):
-    """JAX would take the last row instead, without a word."""
-    with pytest.raises(IndexError):
-        fit_weight(side, (ONES[0][:13],))
-    x, y = DATA["train"]
-    args = side.build("Predictor", **SIZES), side.models.cross_entropy
-    with pytest.raises((IndexError, FloatingPointError)):
-        side.models.fit(*args, (x, np.where(y == 3, 5, y)), SMALL)
-
-
-@on_both_sides
 def test_a_model_ends_in_evaluation_mode_and_data_stay(side):
     before = [x.copy() for x in DATA["train"]]
     model, _ = train(side, replace(SMALL, epochs=1), dropout=0.3)

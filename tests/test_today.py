@@ -14,7 +14,6 @@ import pytest
 import safetensors.numpy
 import torch
 
-from helpers.data import checkpoints
 from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy, to_arrays
 from hugging_face import (
@@ -149,14 +148,10 @@ def test_weights_are_kept_in_the_dtype_that_is_asked_for(side):
     model, _ = side.models.load_pretrained(TINY / "qwen3", dtype)
     tokens, expected = left_beside("qwen3")
     logits = callable_of(side, model)(side.tensor(tokens))
-    kept = definitions(f"today_{side.name}").empty_cache(
-        model, side.tensor(np.zeros(2, np.int32)), 5
-    )
+    kept = side.models.new_cache(model, side.tensor(np.zeros(2, np.int32)), 5)
     assert logits.dtype == kept["blocks"][0][0].dtype == dtype
     assert 1e-4 < difference(as_numpy(logits), expected) < 0.05
-    assert definitions(f"today_{side.name}").generate_greedily(
-        model, [[5, 6, 7]], 4
-    ).shape == (1, 4)
+    assert side.models.generate(model, [[5, 6, 7]], 4, top_k=1).shape == (1, 4)
 
 
 @on_both_sides
@@ -164,9 +159,7 @@ def test_greedy_texts_are_those_without_a_cache(side):
     """Of prompts that differ in length."""
     model, _ = side.models.load_pretrained(TINY / "llama")
     prompts, call = [[5, 6, 7, 8], [9, 10]], callable_of(side, model)
-    found = as_numpy(
-        definitions(f"today_{side.name}").generate_greedily(model, prompts, 3)
-    )
+    found = as_numpy(side.models.generate(model, prompts, 3, top_k=1))
     for prompt, expected in zip(prompts, found.tolist(), strict=True):
         row = [*prompt]
         for _ in range(3):
@@ -193,9 +186,7 @@ def test_logits_with_a_cache_are_those_without(side, variant):
     """In two pieces, with padding on the left and room left."""
     model, call = built(side, variant)
     tokens = np.pad(SHIFTED, ((0, 0), (1, 0)))  # a column more: 6 + 6
-    kept = definitions(f"today_{side.name}").empty_cache(
-        model, side.tensor(FIRST + 1), S + 4
-    )
+    kept = side.models.new_cache(model, side.tensor(FIRST + 1), S + 4)
     found = []
     for part in np.split(tokens, 2, axis=1):
         logits, kept = call(side.tensor(part), None, kept)
@@ -328,7 +319,7 @@ def test_the_cache_is_as_small_as_promised(side):
     """``2 · n_blocks · g · d`` numbers for each row and column."""
     options = SIZES | VARIANTS["llama"] | {"n_blocks": 3}
     model = side.build("ModernLM", N_TOKENS, M, **options)
-    kept = definitions(f"today_{side.name}").empty_cache(model, side.tensor(FIRST), 17)
+    kept = side.models.new_cache(model, side.tensor(FIRST), 17)
     assert {tuple(x.shape) for pair in kept["blocks"] for x in pair} == {(B, 2, 17, 10)}
     assert len(kept["blocks"]) == 3
 
@@ -378,40 +369,3 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     monkeypatch.setattr(torch.nn.Module, "load_state_dict", None)
     with pytest.raises(ValueError, match=message):
         side.models.load_pretrained(folder)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "message"),
-    [
-        ("qwen3", {"model_type": "gemma3"}, "model_type of .*'qwen3'.* got 'gemma3'"),
-        ("gpt2", {"activation_function": "relu"}, "activation of .*gelu_new.* 'relu'"),
-        ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "rope_type .* 'llama3'"),
-        ("llama", {"rope_scaling": {"type": "linear"}}, "rope_type .* got 'linear'"),
-        ("mixtral", {"sliding_window": 7}, "sliding_window .* got 7"),
-    ],
-)
-def test_what_the_model_cannot_compute_is_refused(kind, settings, message):
-    config = json.loads((TINY / kind / "config.json").read_text("utf-8"))
-    with pytest.raises(ValueError, match=message):
-        checkpoints.arguments_of(config | settings)
-
-
-@on_both_sides
-def test_sizes_and_prompts_that_do_not_fit_are_refused(side):
-    """With both values."""
-    tokens = side.tensor(np.zeros((1, 5), np.int32))
-    for message, sizes in {
-        "31 does not split into 6": {"d": None},
-        "6 does not split into 4": {"n_kv_heads": 4},
-        "11 does not split into 2": {"d": 11},
-        "5 of 4 experts cannot be active": {"ffn": "experts", "n_active": 5},
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            side.build("ModernLM", N_TOKENS, M, **SIZES | sizes)(tokens)
-    model, _ = built(side, "llama")
-    with pytest.raises(ValueError, match="44 positions, but max_length = 43"):
-        model(side.tensor(np.zeros((1, 44), np.int32)))
-    with pytest.raises(ValueError, match="max_length = 43"):
-        definitions(f"today_{side.name}").generate_greedily(model, [[1] * 40], 4)
-    with pytest.raises(ValueError, match="from 0 to 96, got"):
-        definitions(f"today_{side.name}").generate_greedily(model, [[97]], 4)

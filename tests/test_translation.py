@@ -243,15 +243,6 @@ def test_dropout_reaches_each_branch_in_training_alone(side):
             assert (np.abs(outs[0] - outs[1]).max() > 0.1) == differ, branch
 
 
-@on_both_sides
-def test_tokens_that_are_no_whole_numbers_or_too_many_raise(side):
-    model = build_translator(side)
-    with pytest.raises(ValueError, match="expected tokens b s of whole numbers"):
-        model(side.tensor(draw(B, K)), side.tensor(TARGET))
-    with pytest.raises(ValueError, match="30 positions, but max_length = 29"):
-        model(side.tensor(draw_tokens(B, N + 1)), side.tensor(TARGET))
-
-
 def test_twins_train_to_the_same_losses():
     settings = Settings(n_train=24, batch_size=B, epochs=2, learning_rate=1e-3)
     data, start = (draw_tokens(24, K), draw_tokens(24, S)), None

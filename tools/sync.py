@@ -197,7 +197,11 @@ SEVERAL = {
 def model_file(side, files):
     """The model to take along: what its ending needs of the rooms, and the ending."""
     ending = (pages.ROOT / f"tools/ending_{side}.py").read_text("utf-8")
-    parts = [(f"{chapter}_{side}", files[chapter]) for chapter in files]
+    parts = [
+        ("helpers/data/checks.py", (HELPERS / "data/checks.py").read_text("utf-8"))
+    ]
+    plain = {name: text.replace("checks.", "") for name, text in files.items()}
+    parts += [(f"{chapter}_{side}.ipynb", plain[chapter]) for chapter in plain]
     nodes, known = [], {}
     for chapter, text in [*parts, (None, ending)]:
         tree, lines = ast.parse(text), text.splitlines()
@@ -227,7 +231,7 @@ def model_file(side, files):
     for node, source, chapter in nodes:
         if node in wanted:
             if chapter != before:
-                what = f"notebooks/{chapter}.ipynb" if chapter else "training"
+                what = f"notebooks/{chapter}" if chapter else "training"
                 text += f"\n\n# {'-' * 86}\n# {what}\n"
             text, before = f"{text}\n\n{source}\n", chapter
     return formatted(text)

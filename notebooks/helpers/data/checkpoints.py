@@ -105,7 +105,8 @@ def check_tensors(found, expected):
         if wanted != got:
             raise ValueError(f"{name}: expected {wanted}, got {got}")
         if "float" not in str(found[name].dtype):
-            raise ValueError(f"{name}: expected floats, got {found[name].dtype}")
+            got = str(found[name].dtype).removeprefix("torch.")
+            raise ValueError(f"{name}: expected floats, got {got}")
 
 
 def read_tokenizer(folder, n_tokens):

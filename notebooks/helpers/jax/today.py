@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from helpers import weights
-from helpers.data import checkpoints
+from helpers.data import checkpoints, checks
 from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
-from helpers.jax.decoder import advance, check_room, check_tokens, new_cache
+from helpers.jax.decoder import advance, check_tokens, new_cache
 
 __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
@@ -204,7 +204,7 @@ def placed(tokens, first=None, cache=None):
     if first is None and cache is None:
         return new[None], None
     if cache:
-        check_room(cache, n)
+        checks.check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     length = cache["blocks"][0][0].shape[2] if cache else n  # also the empty ones
     seen = jnp.arange(length)  # s
@@ -287,7 +287,7 @@ def new_modern_cache(model: ModernLM, first, length):
     layer, dtype = model.blocks[0].attention, model.embed.embedding.dtype
     empty = jnp.zeros((len(first), layer.n_kv_heads, length, layer.d), dtype)
     blocks = [(empty, empty) for _ in model.blocks]  # b g s d
-    return {"start": jnp.int32(0), "first": first, "blocks": blocks}
+    return {"start": 0, "first": first, "blocks": blocks}
 
 
 @advance.register

@@ -5,15 +5,16 @@ from functools import singledispatch
 import torch
 from torch import nn
 
+from helpers.data import checks
 from helpers.torch.attention import fused_attention, merge_heads
 from helpers.torch.encoder import Encoder, without_dropout
 from helpers.torch.frameworks import tensor
 from helpers.torch.positions import POSITIONS
 
 __all__ = (
-    "LanguageModel advance advance_block attend_and_keep check_knobs "
-    "check_room check_tokens checked_prompts continue_texts embedding "
-    "generate new_cache next_token next_token_probabilities unembedding"
+    "LanguageModel advance advance_block attend_and_keep check_tokens "
+    "continue_texts embedding generate new_cache next_token "
+    "next_token_probabilities unembedding"
 ).split()
 
 
@@ -66,8 +67,9 @@ def unembedding(m, n_tokens):
 
 def check_tokens(tokens, longest=float("inf")):
     """Raise an error unless tokens are an integer array ``b s``, short enough."""
-    if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64):
-        got = f"{tokens.dtype} {tuple(tokens.shape)}"
+    whole = tokens.dtype in (torch.int32, torch.int64)
+    if tokens.ndim != 2 or not whole:
+        got = f"{tuple(tokens.shape)} of {'whole' if whole else 'other'} ones"
         raise ValueError(f"expected tokens b s of whole numbers, got {got}")
     if tokens.shape[1] > longest:
         raise ValueError(f"{tokens.shape[1]} positions, but max_length = {longest}")
@@ -153,17 +155,10 @@ def new_cache(model, first, length, context=None, context_mask=None):
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 
 
-def check_room(cache, n):
-    """Raise an error if ``n`` more positions do not fit."""
-    start, length = cache["start"], cache["blocks"][0][0].shape[2]
-    if start + n > length:
-        raise ValueError(f"expected a cache of {start + n} columns, got {length}")
-
-
 @singledispatch
 def advance(model, tokens, cache):
     """Logits after new tokens, ``b n -> b n c``, and the cache with them in it."""
-    check_room(cache, tokens.shape[1])
+    checks.check_room(cache, tokens.shape[1])
     start, stop = cache["start"], cache["start"] + tokens.shape[1]
     seen = torch.arange(stop, device=tokens.device)  # s
     columns, first = seen[start:], cache["first"][:, None]  # n, b 1
@@ -179,22 +174,6 @@ def advance(model, tokens, cache):
         kept.append(new)
     x = model.decoder.norm(x) if model.decoder.norm else x
     return model.logits(x), cache | {"start": stop, "blocks": kept}
-
-
-def checked_prompts(model, prompts, length):
-    """Prompts as lists of tokens, if the model knows them and has room to go on."""
-    if not getattr(model, "causal", True):
-        raise ValueError("expected a causal model, got one that sees what comes after")
-    rows = [[int(token) for token in prompt] for prompt in prompts]
-    lengths, n_tokens = [len(row) for row in rows], model.embed.num_embeddings
-    if length < 1 or min(lengths) < 1 or max(lengths) + length > model.max_length:
-        raise ValueError(
-            f"expected prompts of 1 to {model.max_length - length} tokens, since "
-            f"max_length = {model.max_length} and length = {length}, got {lengths}"
-        )
-    if not all(0 <= token < n_tokens for row in rows for token in row):
-        raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
-    return rows
 
 
 @torch.no_grad()
@@ -216,24 +195,13 @@ def continue_texts(model, tokens, first, length, end, seed, **knobs):
     return nn.functional.pad(torch.stack(texts, dim=1), (0, left), value=end)
 
 
-def check_knobs(temperature=1.0, top_k=None, top_p=None):
-    """Raise an error for knobs with which no token can be drawn."""
-    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
-    if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
-        raise ValueError(
-            "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "
-            f"0 < top_p <= 1, got {temperature}, {top_k}, {top_p}; top_k=1 is greedy"
-        )
-
-
 def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     """Continue each prompt, a list of tokens, by ``length`` tokens: ``b length``.
 
     The ``knobs`` are those of ``next_token_probabilities``: ``top_k=1`` is greedy. Once
     ``end`` is drawn, only ``end`` follows. A model in training mode stays so.
     """
-    check_knobs(**knobs)
-    rows = checked_prompts(model, prompts, length)
+    rows = checks.checked_prompts(model, prompts, length, **knobs)
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s

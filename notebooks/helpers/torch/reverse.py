@@ -9,14 +9,12 @@ from tensorboard.summary import Writer
 from torch import nn
 from tqdm import tqdm
 
+from helpers.data import checks
 from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.torch.encoder import without_dropout
 from helpers.torch.frameworks import tensor
 
-__all__ = (
-    "check_finite checked evaluate fit make_optimizer record score "
-    "suspect train_batches update"
-).split()
+__all__ = "evaluate fit make_optimizer record score train_batches update".split()
 
 
 def make_optimizer(model, settings):
@@ -55,42 +53,6 @@ def train_batches(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
     return torch.stack(found)
 
 
-def checked(model, data):
-    """The arrays of NumPy in ``data``, if a framework takes them as they are.
-
-    Whole numbers in the last one are labels or tokens: the model knows how many.
-    """
-    arrays = [np.asarray(x) for x in data]
-    sizes, kinds = {x.shape[:1] for x in arrays}, {x.dtype.kind for x in arrays}
-    masked = any(map(np.ma.isMaskedArray, data))
-    if masked or len(sizes) > 1 or sizes & {(), (0,)} or kinds & {*"OSUMmc"}:
-        pairs = zip(data, arrays, strict=True)
-        got = ", ".join(f"{type(x).__name__} {y.dtype} {y.shape}" for x, y in pairs)
-        raise ValueError(f"expected arrays of numbers with as many rows, got {got}")
-    layer, y = (
-        getattr(model, "output", None) or getattr(model, "embed", None),
-        arrays[-1],
-    )
-    n = getattr(layer, "out_features", getattr(layer, "num_embeddings", 1))
-    if y.dtype.kind in "iu" and n > 1 and not -1 <= y.min() <= y.max() < n:
-        at = tuple(np.argwhere((y < -1) | (y >= n))[0])
-        raise ValueError(f"expected labels below {n}, got {y[at]} in row {at[0]}")
-    return arrays
-
-
-def suspect(arrays):
-    """What in these arrays may have made a loss that is not finite, in words."""
-    for n, x in enumerate(arrays):
-        values = x.reshape(len(x), -1)
-        finite = np.isfinite(values).all(axis=1)
-        empty = ~values.any(axis=1) & (x.dtype == bool) & (x.ndim > 1)
-        if not finite.all():
-            return f"row {finite.argmin()} of array {n} is not finite"
-        if empty.any():
-            return f"row {empty.argmax()} of array {n} has nothing that is real"
-    return "do labels count from 0? A lower rate, a longer warm-up or clipping help"
-
-
 def score(model, loss_fn, batch):
     """Loss and accuracy of a batch, and over how many terms they are means: ``3``."""
     loss, metrics = loss_fn(model, *batch)
@@ -103,28 +65,16 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    arrays, rows = checked(model, data), []
+    arrays, rows = checks.checked(model, data), []
     n_batches = math.ceil(len(arrays[0]) / batch_size)
     with without_dropout(model), torch.inference_mode():
         for part in np.array_split(np.arange(len(arrays[0])), n_batches):
             batch = [tensor(x[part]) for x in arrays]
             rows.append(score(model, loss_fn, batch))
     loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
-    if not np.isfinite(loss).all():
-        raise FloatingPointError(f"the loss is {loss.sum():.4g}: {suspect(arrays)}")
+    checks.check_finite(loss, loss, 0, arrays, "batch")
     means = {"loss": loss, "accuracy": accuracy}
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
-
-
-def check_finite(losses, norms, first, arrays):
-    """Stop at the first update whose loss or gradient is not a finite number."""
-    finite = np.isfinite(losses) & np.isfinite(norms)
-    if not finite.all():
-        at = int(np.argmin(finite))
-        raise FloatingPointError(
-            f"at update {first + at} the loss is {losses[at]:.4g}, the norm of the "
-            f"gradient {norms[at]:.4g}: {suspect(arrays)}"
-        )
 
 
 def record(history, news, writer=None):
@@ -176,7 +126,7 @@ def fit(
         Where the data do not fit; if a loss or a gradient is not finite.
     """
     history, best, kept = {}, (-math.inf, 0), None
-    arrays, batches = checked(model, data), batches or shuffled(settings)
+    arrays, batches = checks.checked(model, data), batches or shuffled(settings)
     tensors = [tensor(x) for x in arrays]
     optimizer, scheduler = make_optimizer(model, settings)
     rates = settings.learning_rates.reshape(settings.epochs, -1)
@@ -195,7 +145,7 @@ def fit(
             torch.manual_seed(int(seed[0]))  # other dropout in every epoch
             numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
-        check_finite(losses, norms, epoch * len(index), arrays)
+        checks.check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
         news["learning_rate"] = rates[epoch]
         if validation:

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from helpers.data import checkpoints
+from helpers.data import checkpoints, checks
 from helpers.torch.attention import merge_heads
-from helpers.torch.decoder import advance, check_room, check_tokens, new_cache
+from helpers.torch.decoder import advance, check_tokens, new_cache
 from helpers.torch.frameworks import device
 
 __all__ = (
@@ -209,7 +209,7 @@ def placed(tokens, first=None, cache=None):
     if first is None and cache is None:
         return new[None], None
     if cache:
-        check_room(cache, n)
+        checks.check_room(cache, n)
     first = (cache["first"] if cache else first)[:, None]  # b 1
     mask = (seen >= first[..., None]) & (seen <= new[:, None])  # b n s
     mask = mask | (seen == new[:, None])
