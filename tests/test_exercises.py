@@ -14,8 +14,8 @@ import torch
 
 from helpers import exercises
 
-for chapter in exercises.CHAPTERS:
-    importlib.import_module(f"helpers.exercises.{chapter}")
+for file in exercises.FILES:
+    importlib.import_module(f"helpers.exercises.{file}")
 
 TORCH = "any arange exp log mean ones sin sqrt stack sum swapaxes where zeros"
 TORCH += " argsort cumsum isnan nan_to_num nanmean nansum"

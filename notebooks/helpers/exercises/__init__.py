@@ -1,7 +1,7 @@
 """Exercises from a blank cell: ``check("attention.heads", my_heads)`` names mistakes.
 
-Each file has a chapter's exercises: cases, references in NumPy, and known mistakes as
-changes of the source, ``old -> new | what is wrong``. Equal outputs, equal mistakes.
+An exercise has cases, a reference in NumPy, and known mistakes as changes of its
+source, ``old -> new | what is wrong``. Equal outputs, equal mistakes.
 """
 
 import contextlib
@@ -18,8 +18,7 @@ import numpy as np
 
 from helpers.weights import as_numpy
 
-CHAPTERS = str.split("attention encoder positions reverse warmup anomaly vision")
-CHAPTERS += str.split("decoder translation today costs data debugging")
+FILES = "parts", "tasks", "training"
 KNOWN = {}  # exercises by name
 BLANK = len((lambda: None).__code__.co_code) + 4  # bytes of what is not yet written
 NAN = ": NaN comes from 0/0, inf - inf or a root of 0 or less"
@@ -80,8 +79,8 @@ class Exercise:
 
 def check(name, yours):
     """Print whether ``yours`` (gradient, too) is right, or what is not; True if right."""
-    for chapter in CHAPTERS:
-        importlib.import_module(f"helpers.exercises.{chapter}")
+    for file in FILES:
+        importlib.import_module(f"helpers.exercises.{file}")
     if name not in KNOWN:
         raise ValueError(f"no exercise {name!r}; expected one of {', '.join(KNOWN)}")
     own = inspect.unwrap(getattr(yours, "func", yours))  # what jit or partial wraps

@@ -7,10 +7,10 @@ last line. For dark pages the book maps colours and tints, which follow Okabe & 
 import sys
 from itertools import cycle
 from math import ceil
+from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from cycler import cycler
+from matplotlib import style as themes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -25,33 +25,11 @@ PURPLE, BROWN = "#7a3e74", "#8c6a00"
 COLOURS = [BLUE, ORANGE, GREEN, PURPLE, BROWN, INK]
 DASHES = [(None, None), (4, 1.5), (1, 1), (3, 1.2, 1, 1.2), (5, 1, 1, 1, 1, 1), (1, 2)]
 STYLES = [{"color": c, "dashes": d} for c, d in zip(COLOURS, DASHES, strict=True)]
-STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
-    "font.size": 10.8,
-    "axes.titlesize": "medium",
-    **dict.fromkeys(["legend.fontsize", "xtick.labelsize", "ytick.labelsize"], 9.9),
-    "axes.prop_cycle": cycler(color=COLOURS),
-    **dict.fromkeys(["figure.facecolor", "axes.facecolor"], PAPER),
-    **dict.fromkeys(["text.color", "axes.labelcolor"], INK),
-    **dict.fromkeys(["xtick.color", "ytick.color"], INK),
-    "axes.edgecolor": EDGE,
-    "axes.linewidth": 1.25,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "0.8",
-    "grid.linewidth": 0.6,
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "w",
-    "patch.force_edgecolor": True,
-    **dict.fromkeys(["xtick.bottom", "ytick.left"], False),
-    **dict.fromkeys(["xtick.major.size", "ytick.major.size"], 6),
-    "svg.hashsalt": "a fixed salt gives the same file every time",
-}
 
 
 def use_style():
     """Set the book's theme; Jupyter shows figures as SVG, sharp at any size."""
-    mpl.rcParams.update(STYLE)
+    themes.use(Path(__file__).with_name("book.mplstyle"))
     ipython = sys.modules.get("IPython")
     if ipython and ipython.get_ipython():  # not in a plain script
         from matplotlib_inline.backend_inline import set_matplotlib_formats
