@@ -5,6 +5,7 @@ All sizes differ, and all are prime but ``m = h·d``: no transposition can hide.
 
 import math
 import re
+import sys
 from functools import cache
 
 import jax
@@ -233,6 +234,8 @@ def test_the_loss_is_the_mean_over_real_tokens(side):
     assert as_numpy(loss) == pytest.approx(-np.mean(log_p), abs=1e-5)
     assert as_numpy(metrics["accuracy"]) == pytest.approx(np.mean(hits), abs=1e-6)
     assert as_numpy(metrics["count"]) == len(hits) == 10 + 6 + 1
+    loss, metrics = side.models.next_token(model, side.tensor([[3, -1, -1]]))
+    assert [as_numpy(x) for x in (loss, *metrics.values())] == [0, 0, 0], "no weight"
 
 
 def test_an_unknown_token_has_no_loss():
@@ -420,6 +423,23 @@ def test_after_its_end_a_text_has_only_ends(side):
 
 
 @on_both_sides
+def test_a_token_takes_one_pass_and_nothing_runs_after_the_end(side, monkeypatch):
+    (model, _), passes = build_model(side, **GENERATING), []
+    module = sys.modules[f"helpers.{side.name}.decoder"]
+
+    def counted(model, tokens, cache, advance=module.advance):
+        note = {"jax": jax.debug.callback, "torch": lambda note: note()}[side.name]
+        note(lambda: passes.append(tokens.shape[1]))
+        return advance(model, tokens, cache)
+
+    monkeypatch.setattr(module, "advance", counted)
+    end = int(generate(side, model, PROMPTS[2:], 1, top_k=1)[0, 0])
+    assert passes == [3]
+    assert (generate(side, model, PROMPTS[2:], 11, top_k=1, end=end) == end).all()
+    assert passes == [3, 3], "the first token is the end"
+
+
+@on_both_sides
 def test_generation_leaves_the_model_as_it_was(side):
     """It draws without dropout, and the model stays in training mode."""
     model, still = (build_model(side, **GENERATING, dropout=p)[0] for p in (0.5, 0))
@@ -486,6 +506,10 @@ def test_probabilities_are_those_of_the_papers(side, temperature, top_k, top_p):
     found = side.models.next_token_probabilities(side.tensor(logits), *options)
     assert_close(found, expected, 1e-6)
     np.testing.assert_array_equal(as_numpy(found) > 0, expected > 0)
+    half = side.tensor(200 + logits, "bfloat16")  # subtracted in float32
+    same = as_numpy(half).astype(np.float64)
+    found = side.models.next_token_probabilities(half, *options)
+    assert_close(found, probabilities(same, *options), 1e-6)
 
 
 @on_both_sides

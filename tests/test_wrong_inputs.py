@@ -105,7 +105,7 @@ class Calls:
         return self.call(self.writer("ModernLM", **options), TOKENS)
 
     def translate(self, *arrays):
-        model = self.build(self.page("translation").Translator, 19, 19, **WRITER)
+        model = self.build(self.page("translation").Translator, 19, **WRITER)
         return self.call(model, *arrays)
 
     def load(self, kind, change=lambda arrays: None, **settings):
