@@ -370,8 +370,8 @@ print(f"{history['seconds'].sum():.0f} seconds; {loss:.2f} nats per token on new
 # %% tags=["shared"]
 counted = text.ngram_bits(texts["train"], texts["test"], 6)  # of the orders 1 to 6
 unigram, trigram, five_gram, six_gram = (counted[n - 1] for n in (1, 3, 5, 6))
-to_bits = len(tokens["train"]) / len(texts["train"]) / np.log(2)  # from nats a token
-learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+learning = history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+learning = text.bits_per_character(learning, tokens["train"], texts["train"])
 print(f"at the end of training {learning[-10:].mean():.2f} bits per character")
 print(f"perplexity on new text {np.exp(loss):.0f}")
 

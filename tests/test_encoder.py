@@ -12,6 +12,7 @@ from helpers import reference
 from helpers.weights import as_numpy, from_arrays, to_arrays
 from sides import (
     assert_close,
+    definitions,
     draw,
     draw_mask,
     fill,
@@ -203,6 +204,23 @@ def test_every_dropout_is_active_in_training(side, kind, silent, norm_first):
     calls = [model(side.tensor(X)) for _ in range(2)]
     calls = [as_numpy(x[0] if kind == "EncoderBlock" else x) for x in calls]
     assert np.abs(calls[0] - calls[1]).max() > 0.1
+
+
+@on_both_sides
+@pre_and_post
+@pytest.mark.parametrize("kind", ["EncoderBlock", "DecoderBlock"])
+def test_dropout_is_in_the_branches_alone(side, kind, norm_first):
+    """With all of them silenced, training is evaluation: the sum is not dropped."""
+    kind = getattr(definitions(f"translation_{side.name}"), kind, kind)
+    model = side.build(kind, M, H, F, norm_first=norm_first, dropout=0.5)
+    arrays, outs = fill(model), []
+    quiet = {n: 0 * x for n, x in arrays.items() if ".out." in n or ".linear2." in n}
+    from_arrays(model, arrays | quiet)
+    for mode in ("train", "eval"):
+        getattr(model, mode)()
+        given = [] if kind == "EncoderBlock" else [None, side.tensor(X)]
+        outs.append(as_numpy(model(side.tensor(X), *given)[0]))
+    np.testing.assert_array_equal(*outs)
 
 
 @on_both_sides

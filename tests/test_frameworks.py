@@ -28,6 +28,35 @@ def test_cross_entropy_is_minus_the_logarithm_of_the_right_class(side):
     np.testing.assert_allclose(float(metrics["accuracy"]), right, rtol=1e-6)
 
 
+@on_both_sides
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("frameworks", "cross_entropy"),
+        ("decoder", "next_token"),
+        ("reverse", "padded_loss"),
+        ("masked", "masked_token"),
+        ("anomaly", "odd_one_out"),
+    ],
+)
+def test_losses_are_computed_in_float32(side, page, name):
+    """Of logits in bfloat16 as of the same numbers in float32, to the last bit."""
+    labels, real = side.tensor(np.arange(35).reshape(5, 7) % 3), np.ones((5, 7), bool)
+    given = {
+        "next_token": (side.tensor(np.arange(40).reshape(5, 8) % 3),),
+        "padded_loss": (labels, side.tensor(real), labels),
+        "odd_one_out": (labels,),
+    }.get(name, (labels, labels))
+    half = side.tensor(9 * draw(5, 7, 1 if name == "odd_one_out" else 3), "bfloat16")
+    loss_fn = getattr(definitions(f"{page}_{side.name}"), name)
+    found = [
+        loss_fn(lambda *_, x=x: x, *given)[0]
+        for x in (half, side.tensor(as_numpy(half)))
+    ]
+    assert "float32" in str(found[0].dtype)
+    assert float(found[0]) == float(found[1])
+
+
 @pytest.mark.parametrize("label", [-1, 3])
 @on_both_sides
 def test_a_label_that_is_no_class_is_not_trained_on(side, label):
