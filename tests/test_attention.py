@@ -240,17 +240,6 @@ def test_both_frameworks_agree_for_the_same_weights():
 
 
 @on_both_sides
-def test_shuffling_the_inputs_permutes_outputs_and_maps(side):
-    model, _, x = draw_heads(side)
-    order = np.random.default_rng(4).permutation(S)
-    out, maps = map(as_numpy, model(side.tensor(x), return_weights=True))
-    moved, moved_maps = model(side.tensor(x[:, order]), return_weights=True)
-    assert_close(moved, out[:, order])
-    assert_close(moved_maps, maps[:, :, order][..., order])
-    assert np.abs(out[:, order] - out).max() > 0.1
-
-
-@on_both_sides
 def test_a_new_layer_attends_almost_evenly(side):
     """Uniform weights within 1/√n_in, biases of 0: scores have a variance of 1/9."""
     model = side.build("MultiHeadAttention", 256, 4)
@@ -306,7 +295,7 @@ def test_fused_attention_keeps_the_dtype(side, dtype, atol):
 @pytest.mark.parametrize("mask", [None, np.tri(K, dtype=bool)], ids=["all", "causal"])
 def test_jax_computes_in_float64(mask):
     """To 1e-12, as PyTorch does, where JAX is told to."""
-    q, k, v = (x.astype(np.float64) for x in draw_qkv(B, H, q=K))
+    q, k, v = (x.astype(np.float64) for x in draw_qkv(B, H, q=K, e=D))
     with jax.enable_x64(True):
         given, flag = map(jax.numpy.asarray, (q, k, v)), mask is not None
         found = as_numpy(jax_side.models.fused_attention(*given, is_causal=flag))

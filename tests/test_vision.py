@@ -1,7 +1,6 @@
 """Pictures as sequences: patches, the vision Transformer, augmentation, photos."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from PIL import Image
 
 from helpers.settings import Settings
 from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
-from sides import definitions, draw, fill, jax_side, on_both_sides, torch_side
+from sides import definitions, draw, fill, on_both_sides, torch_side
 
 B, L, H, D, P, F, C = 3, 2, 5, 7, 4, 13, 11
 M, SIZE, N = H * D, 3 * P, 3
@@ -187,27 +186,6 @@ def test_each_move_uses_random_numbers_of_its_own(side, options, used):
         others[:, place] = (others[:, place] + 0.5) % 1
         changed = (moved(others) != moved(uniforms)).any(axis=(1, 2, 3))
         assert (changed == (place in used)).all(), f"number {place}"
-
-
-def test_twins_train_on_the_same_augmented_pictures():
-    """The same losses; others without augmentation."""
-    how = {"n_train": 48, "batch_size": 8, "epochs": 2, "learning_rate": 1e-3}
-    labels = np.random.default_rng(5).integers(C, size=48).astype(np.int32)
-    data, start = (
-        (pictures(48, SIZE, SIZE, N, seed=4), labels),
-        build_model(jax_side)[1],
-    )
-
-    def losses(side, augment=True):
-        model, _ = build_model(side)
-        from_arrays(model, start)
-        moves = partial(page(side).augment, degrees=20, pixels=2, flip=True)
-        options = {"augment": moves} if augment else {}
-        loss_fn = side.models.cross_entropy
-        return side.models.fit(model, loss_fn, data, Settings(**how), **options)["loss"]
-
-    np.testing.assert_allclose(losses(jax_side), losses(torch_side), atol=1e-4)
-    assert np.abs(losses(torch_side) - losses(torch_side, augment=False)).max() > 1e-3
 
 
 @on_both_sides

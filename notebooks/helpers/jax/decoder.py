@@ -47,16 +47,16 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     logits = logits.astype(jnp.float32)
     highest = logits.max(axis=-1, keepdims=True)  # subtracted: a tiny τ is safe
     p = jax.nn.softmax((logits - highest) / temperature, axis=-1)
-    if top_k is None and (top_p is None or top_p >= 1):
+    if top_k is None and top_p is None:
         return p
     order = jnp.argsort(-p, axis=-1, stable=True)  # the most probable first
     p = jnp.take_along_axis(p, order, axis=-1)
     if top_k is not None:
         p = jnp.where(jnp.arange(p.shape[-1]) < top_k, p, 0)
         p = p / p.sum(axis=-1, keepdims=True)
-    if top_p is not None and top_p < 1:
+    if top_p is not None:
         before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
-        p = jnp.where(before < top_p, p, 0)
+        p = jnp.where((before < top_p) | (top_p >= 1), p, 0)
         p = p / p.sum(axis=-1, keepdims=True)
     return jnp.put_along_axis(jnp.zeros_like(p), order, p, axis=-1, inplace=False)
 
