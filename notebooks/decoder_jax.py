@@ -370,8 +370,8 @@ print(f"{history['seconds'].sum():.0f} seconds; {loss:.2f} nats per token on new
 # %% tags=["shared"]
 counted = text.ngram_bits(texts["train"], texts["test"], 6)  # of the orders 1 to 6
 unigram, trigram, five_gram, six_gram = (counted[n - 1] for n in (1, 3, 5, 6))
-to_bits = len(tokens["train"]) / len(texts["train"]) / np.log(2)  # from nats a token
-learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+learning = history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+learning = text.bits_per_character(learning, tokens["train"], texts["train"])
 print(f"at the end of training {learning[-10:].mean():.2f} bits per character")
 print(f"perplexity on new text {np.exp(loss):.0f}")
 
@@ -520,9 +520,9 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
         p = p / p.sum(axis=-1, keepdims=True)
     if top_p is not None:
         before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
-        p = jnp.where(before < top_p, p, 0)
+        p = jnp.where((before < top_p) | (top_p >= 1), p, 0)
         p = p / p.sum(axis=-1, keepdims=True)
-    return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
+    return jnp.put_along_axis(jnp.zeros_like(p), order, p, axis=-1, inplace=False)
 
 
 # %% tags=["shared"]

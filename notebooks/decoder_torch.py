@@ -362,8 +362,8 @@ print(f"{history['seconds'].sum():.0f} seconds; {loss:.2f} nats per token on new
 # %% tags=["shared"]
 counted = text.ngram_bits(texts["train"], texts["test"], 6)  # of the orders 1 to 6
 unigram, trigram, five_gram, six_gram = (counted[n - 1] for n in (1, 3, 5, 6))
-to_bits = len(tokens["train"]) / len(texts["train"]) / np.log(2)  # from nats a token
-learning = to_bits * history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+learning = history["loss"].reshape(-1, 10).mean(axis=1)  # of ten updates
+learning = text.bits_per_character(learning, tokens["train"], texts["train"])
 print(f"at the end of training {learning[-10:].mean():.2f} bits per character")
 print(f"perplexity on new text {np.exp(loss):.0f}")
 
@@ -509,10 +509,11 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
         left = top_k - more.sum(dim=-1, keepdim=True)  # places for equal ones
         p = torch.where(more | equal & (equal.cumsum(dim=-1) <= left), p, 0)
         p = p / p.sum(dim=-1, keepdim=True)
-    if top_p is not None:
-        p, order = p.sort(dim=-1, descending=True, stable=True)  # probable ones first
-        before = p.cumsum(dim=-1) - p  # what the more probable ones have
-        p = torch.where(before < top_p, p, 0).gather(-1, order.argsort(dim=-1))
+    if top_p is not None and top_p < 1:
+        ranked, order = p.sort(dim=-1, descending=True, stable=True)
+        before = ranked.cumsum(dim=-1) - ranked  # what the more probable ones have
+        kept = torch.where(before < top_p, ranked, 0)
+        p = torch.zeros_like(p).scatter_(-1, order, kept)  # each in its place again
         p = p / p.sum(dim=-1, keepdim=True)
     return p
 

@@ -75,6 +75,8 @@ f"JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 # an hour on one core ([model card](../book/model-card.md)).
 
 # %% tags=["shared"]
+from copy import deepcopy
+
 import safetensors.numpy
 
 SIZES = {"n_tokens": 2048, "m": 128, "n_blocks": 4, "n_heads": 4, "n_kv_heads": 2}
@@ -292,7 +294,7 @@ class LoRALinear(nnx.Module):
         if rank < 1:
             raise ValueError(f"expected a rank of at least 1, got {rank}")
         n_in, n_out = base.kernel.shape
-        self.base, self.scale = base, alpha / rank
+        self.base, self.alpha, self.scale = base, alpha, alpha / rank
         a = jax.random.uniform(rngs.params(), (n_in, rank), minval=-1)
         self.lora_a = nnx.LoRAParam(n_in**-0.5 * a)
         self.lora_b = nnx.LoRAParam(jnp.zeros((rank, n_out)))
@@ -339,10 +341,13 @@ def add_lora(model, rank, alpha, names=("q", "v"), *, rngs):
     missing = sorted({*names}.difference(known))
     if missing:
         raise ValueError(f"expected layers among {known}, got {missing}")
+    made = {}  # a layer that stands in two places gets one adapter
     for module, name in found:
+        layer = getattr(module, name)
         if name in names:
-            layer = LoRALinear(getattr(module, name), rank, alpha, rngs=rngs)
-            setattr(module, name, layer)
+            if layer not in made:
+                made[layer] = LoRALinear(layer, rank, alpha, rngs=rngs)
+            setattr(module, name, made[layer])
     return model
 
 
@@ -361,12 +366,13 @@ ALPHA = 16
 # %% tags=["jax"]
 def classifier(arrays=None, seed=0, lora=False):
     """A classifier whose trunk has these weights, or random ones, and adapters."""
-    trunk = new_trunk(seed)
+    rngs = nnx.Rngs(seed)  # one stream: no two parts are drawn from the same key
+    trunk = ModernLM(**SIZES, rngs=rngs)
     if arrays:
         from_arrays(trunk, arrays)
-    model = TextClassifier(trunk, 4, rngs=nnx.Rngs(seed))
+    model = TextClassifier(trunk, 4, rngs=rngs)
     if lora:
-        add_lora(model.trunk, RANK, ALPHA, EVERY, rngs=nnx.Rngs(seed))
+        add_lora(model.trunk, RANK, ALPHA, EVERY, rngs=rngs)
     return model
 
 
@@ -573,9 +579,6 @@ def merge_lora(model):
 
 # %% tags=["shared", "experiment"]
 # Experiment: the trunk of a classifier as a language model again
-from copy import deepcopy
-
-
 def trunk_of(model, lora=True):
     """The trunk of a classifier, with its adapter merged or taken off."""
     copied = deepcopy(model.trunk)
@@ -628,13 +631,15 @@ PEFT_NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
 def rank_and_alpha(model):
-    """Rank and alpha of the adapters of a model."""
-    module, name = find_layers(model, LoRALinear)[0]
-    layer = getattr(module, name)
-    rank = layer.lora_a.shape[1]
-    return {"r": rank, "lora_alpha": rank * layer.scale}
+    """Rank and alpha of the adapters of a model: the same of all."""
+    layers = [getattr(module, name) for module, name in find_layers(model, LoRALinear)]
+    found = sorted({(layer.lora_a.shape[1], layer.alpha) for layer in layers})
+    if len(found) != 1:
+        raise ValueError(f"expected adapters of one rank and one alpha, got {found}")
+    return dict(zip(("r", "lora_alpha"), found[0], strict=True))
 
 
+# %% tags=["shared"]
 def save_adapter(model, folder, others=()):
     """Write the adapters of a model, and layers of other names, as PEFT does."""
     arrays, adapted = {}, set()

@@ -72,6 +72,8 @@ f"PyTorch {torch.__version__} on {device}"
 # an hour on one core ([model card](../book/model-card.md)).
 
 # %% tags=["shared"]
+from copy import deepcopy
+
 import safetensors.numpy
 
 SIZES = {"n_tokens": 2048, "m": 128, "n_blocks": 4, "n_heads": 4, "n_kv_heads": 2}
@@ -295,7 +297,7 @@ class LoRALinear(nn.Module):
         if rank < 1:
             raise ValueError(f"expected a rank of at least 1, got {rank}")
         n_out, n_in = base.weight.shape
-        self.base, self.scale = base, alpha / rank
+        self.base, self.alpha, self.scale = base, alpha, alpha / rank
         self.lora_a = nn.Parameter(torch.empty(n_in, rank))
         self.lora_b = nn.Parameter(torch.zeros(rank, n_out))
         nn.init.uniform_(self.lora_a, -(n_in**-0.5), n_in**-0.5)
@@ -325,11 +327,11 @@ class LoRALinear(nn.Module):
 def find_layers(model, kind):
     """Pairs of a module and the name of a layer of this kind in it."""
     found = []
-    for module in model.modules():
-        for name, layer in module.named_children():
-            if isinstance(layer, kind):
-                found.append((module, name))
-    return found
+    for path, layer in model.named_modules(remove_duplicate=False):
+        if path and isinstance(layer, kind):
+            parent, _, name = path.rpartition(".")
+            found.append((model.get_submodule(parent), name))
+    return list(dict.fromkeys(found))  # each place once
 
 
 # %% tags=["torch"]
@@ -340,9 +342,13 @@ def add_lora(model, rank, alpha, names=("q", "v")):
     missing = sorted({*names}.difference(known))
     if missing:
         raise ValueError(f"expected layers among {known}, got {missing}")
+    made = {}  # a layer that stands in two places gets one adapter
     for module, name in found:
+        layer = getattr(module, name)
         if name in names:
-            setattr(module, name, LoRALinear(getattr(module, name), rank, alpha))
+            if layer not in made:
+                made[layer] = LoRALinear(layer, rank, alpha)
+            setattr(module, name, made[layer])
     return model
 
 
@@ -364,10 +370,8 @@ def classifier(arrays=None, seed=0, lora=False):
     trunk = new_trunk(seed)
     if arrays:
         from_arrays(trunk, arrays)
-    torch.manual_seed(seed)
-    model = TextClassifier(trunk, 4)
+    model = TextClassifier(trunk, 4)  # its draws go on where the trunk's ended
     if lora:
-        torch.manual_seed(seed)
         add_lora(model.trunk, RANK, ALPHA, EVERY)
     return model.to(device)
 
@@ -575,9 +579,6 @@ def merge_lora(model):
 
 # %% tags=["shared", "experiment"]
 # Experiment: the trunk of a classifier as a language model again
-from copy import deepcopy
-
-
 def trunk_of(model, lora=True):
     """The trunk of a classifier, with its adapter merged or taken off."""
     copied = deepcopy(model.trunk)
@@ -630,13 +631,15 @@ PEFT_NAMES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
 def rank_and_alpha(model):
-    """Rank and alpha of the adapters of a model."""
-    module, name = find_layers(model, LoRALinear)[0]
-    layer = getattr(module, name)
-    rank = layer.lora_a.shape[1]
-    return {"r": rank, "lora_alpha": rank * layer.scale}
+    """Rank and alpha of the adapters of a model: the same of all."""
+    layers = [getattr(module, name) for module, name in find_layers(model, LoRALinear)]
+    found = sorted({(layer.lora_a.shape[1], layer.alpha) for layer in layers})
+    if len(found) != 1:
+        raise ValueError(f"expected adapters of one rank and one alpha, got {found}")
+    return dict(zip(("r", "lora_alpha"), found[0], strict=True))
 
 
+# %% tags=["shared"]
 def save_adapter(model, folder, others=()):
     """Write the adapters of a model, and layers of other names, as PEFT does."""
     arrays, adapted = {}, set()

@@ -425,7 +425,9 @@ def load_bert(folder_or_name):
     """
     folder = checkpoints.find_folder(folder_or_name)
     config = checkpoints.read_config(folder)
-    model = MaskedLM(**checkpoints.arguments_of_bert(config))
+    with torch.device("meta"):  # shapes only: no weights are drawn
+        model = MaskedLM(**checkpoints.arguments_of_bert(config))
+    model.to_empty(device=device)
     tokenizer = checkpoints.read_tokenizer(folder, config["vocab_size"])
     from_arrays(
         model, checkpoints.our_names_of_bert(checkpoints.read_tensors(folder, "pt"))

@@ -182,8 +182,8 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 # %% [markdown] tags=["jax"]
 # An array is a parameter only inside an
 # [`nnx.Param`](https://flax.readthedocs.io/en/latest/nnx_basics.html). The table of
-# sinusoids is a plain array, so `nnx.split(model, nnx.Param, ...)` counts it among the
-# rest, and training leaves it alone.
+# sinusoids is a plain `nnx.Variable`, so `nnx.split(model, nnx.Param, ...)` counts it
+# among the rest, and training leaves it alone.
 
 
 # %% tags=["jax", "export"]
@@ -200,7 +200,7 @@ class SinusoidalPositions(nnx.Module):
 
     def __init__(self, m, max_length, *, rngs=None):
         table = sinusoidal_positions(max_length, m)  # s m
-        self.table = jnp.asarray(table, dtype=jnp.float32)
+        self.table = nnx.Variable(jnp.asarray(table, dtype=jnp.float32))
 
     def __call__(self, x):
         check_length(x, self.table)

@@ -148,12 +148,13 @@ from tqdm import tqdm
 def make_optimizer(learning_rate, max_grad_norm, weight_decay):
     """Clipping, then AdamW that decays matrices only."""
 
-    def decays(params):
-        """True for kernels and embeddings, False for all others."""
-        names = jax.tree.map_with_path(lambda path, _: str(path), params)
-        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
+    def decays(path, param):
+        """True for the matrices of layers and embeddings, False for all others."""
+        *_, name = (key.key for key in path if hasattr(key, "key"))
+        return name in ("kernel", "embedding") and param.ndim > 1
 
-    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays)
+    mask = partial(jax.tree.map_with_path, decays)
+    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
 
 
@@ -510,7 +511,7 @@ say(
 
 # %% tags=["jax"]
 blind = new_model()
-blind.positions.table = jnp.zeros_like(blind.positions.table)  # no codes
+blind.positions.table[...] *= 0  # no codes
 
 # %% tags=["shared"]
 fit(blind, cross_entropy, data["train"], quick)
@@ -725,7 +726,7 @@ half = np.random.default_rng(0).permutation(8)
 code = np.concatenate([half, 15 - half[::-1]])
 order = np.concatenate([code, np.arange(16, 512)])  # the table has 512 rows
 mixed = new_model(seed=1)
-mixed.positions.table = mixed.positions.table[order]
+mixed.positions.table[...] = mixed.positions.table[order]
 fit(mixed, cross_entropy, data["train"], quick)
 mixed_map = as_numpy(attention_maps(mixed, tensor(x_few))[1]).mean(axis=1)[0, 0]  # q k
 

@@ -145,8 +145,8 @@ def make_optimizer(model, settings):
     """AdamW that decays matrices only, and the scheduler of its learning rate."""
     decay, keep = [], []
     for name, param in model.named_parameters():
-        is_matrix = name.endswith("weight") and param.ndim > 1
-        (decay if is_matrix else keep).append(param)
+        is_weight = "weight" in name.rpartition(".")[2]  # also weight_ih_l0 of a GRU
+        (decay if is_weight and param.ndim > 1 else keep).append(param)
     groups = [
         {"params": decay, "weight_decay": settings.weight_decay},
         {"params": keep, "weight_decay": 0.0},
@@ -694,7 +694,7 @@ half = np.random.default_rng(0).permutation(8)
 code = np.concatenate([half, 15 - half[::-1]])
 order = np.concatenate([code, np.arange(16, 512)])  # the table has 512 rows
 mixed = new_model(seed=1)
-mixed.positions.table = mixed.positions.table[order]
+mixed.positions.table[...] = mixed.positions.table[order]
 fit(mixed, cross_entropy, data["train"], quick)
 mixed_map = as_numpy(attention_maps(mixed, tensor(x_few))[1]).mean(axis=1)[0, 0]  # q k
 

@@ -118,11 +118,10 @@ right.set_axis_off()
 fig
 
 # %% [markdown] tags=["torch"]
-# `reshape` splits both sides into patches and pixels, `permute` brings the pixels of a
-# patch together. [einops](https://einops.rocks) has one line for both:
-# `rearrange(images, "b (h p) (w q) i -> b (h w) (p q i)", p=patch,
-# q=patch)`. The channels come last, as in NumPy; PyTorch's own layers want them first,
-# `b i y x`.
+# `unflatten` splits both sides into patches and pixels, `transpose` brings the pixels
+# of a patch together. [einops](https://einops.rocks) has one line for both:
+# `rearrange(images, "b (h p) (w q) i -> b (h w) (p q i)", p=patch, q=patch)`. The
+# channels come last, as in NumPy; PyTorch's own layers want them first, `b i y x`.
 
 
 # %% tags=["torch"]
@@ -133,9 +132,8 @@ def cut_patches(images, patch):
             f"expected pictures b y x i whose sides are multiples of patch = {patch}, "
             f"got shape {tuple(images.shape)}"
         )
-    b, y, x, i = images.shape
-    cut = images.reshape(b, y // patch, patch, x // patch, patch, i)
-    return cut.permute(0, 1, 3, 2, 4, 5).reshape(b, -1, patch * patch * i)
+    cut = images.unflatten(2, (-1, patch)).unflatten(1, (-1, patch))  # b h p w q i
+    return cut.transpose(2, 3).flatten(3).flatten(1, 2)  # b n (p p i)
 
 
 # %% [markdown] tags=["shared"]
@@ -318,21 +316,16 @@ assert (of_seeds["SVM"] > of_seeds["ViT, class token"]).all()
 # %% tags=["torch"]
 def move_pictures(images, angles, shifts):
     """Turn pictures about their middle, then shift: ``b y x i -> b y x i``."""
-    b, height, width, _ = images.shape
-    y_middle, x_middle = (height - 1) / 2, (width - 1) / 2
-    rows = torch.arange(height, device=device) - y_middle - shifts[:, :1]  # b y
-    columns = torch.arange(width, device=device) - x_middle - shifts[:, 1:]  # b x
-    cos, sin = torch.cos(angles)[:, None, None], torch.sin(angles)[:, None, None]
-    down = cos * rows[:, :, None] + sin * columns[:, None] + y_middle  # b y x
-    right = cos * columns[:, None] - sin * rows[:, :, None] + x_middle
-    moved, each = 0, torch.arange(b, device=device)[:, None, None]
-    for y in (down.floor(), down.floor() + 1):  # the mean of four pixels
-        for x in (right.floor(), right.floor() + 1):
-            share = (1 - (down - y).abs()) * (1 - (right - x).abs())
-            inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-            row, column = y.clamp(0, height - 1).long(), x.clamp(0, width - 1).long()
-            moved = moved + (share * inside)[..., None] * images[each, row, column]
-    return moved
+    images = images.movedim(-1, 1)  # b i y x
+    height, width = images.shape[2:]
+    cos, sin, (down, right) = angles.cos(), angles.sin(), shifts.T
+    # where an output comes from, in halves of the picture's sides, from its middle
+    x_from = [cos, -sin * height / width, (sin * down - cos * right) * 2 / width]
+    y_from = [sin * width / height, cos, -(cos * down + sin * right) * 2 / height]
+    ways = torch.stack([torch.stack(way, dim=1) for way in (x_from, y_from)], dim=1)
+    grid = nn.functional.affine_grid(ways, images.shape, align_corners=False)  # b y x 2
+    moved = nn.functional.grid_sample(images, grid, align_corners=False)  # by four
+    return moved.movedim(1, -1)
 
 
 # %% tags=["torch"]

@@ -322,7 +322,7 @@ class SinusoidalPositions(nnx.Module):
 
     def __init__(self, m, max_length, *, rngs=None):
         table = sinusoidal_positions(max_length, m)  # s m
-        self.table = jnp.asarray(table, dtype=jnp.float32)
+        self.table = nnx.Variable(jnp.asarray(table, dtype=jnp.float32))
 
     def __call__(self, x):
         check_length(x, self.table)
@@ -381,12 +381,13 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 def make_optimizer(learning_rate, max_grad_norm, weight_decay):
     """Clipping, then AdamW that decays matrices only."""
 
-    def decays(params):
-        """True for kernels and embeddings, False for all others."""
-        names = jax.tree.map_with_path(lambda path, _: str(path), params)
-        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
+    def decays(path, param):
+        """True for the matrices of layers and embeddings, False for all others."""
+        *_, name = (key.key for key in path if hasattr(key, "key"))
+        return name in ("kernel", "embedding") and param.ndim > 1
 
-    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays)
+    mask = partial(jax.tree.map_with_path, decays)
+    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
 
 
@@ -416,9 +417,9 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
         p = p / p.sum(axis=-1, keepdims=True)
     if top_p is not None:
         before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
-        p = jnp.where(before < top_p, p, 0)
+        p = jnp.where((before < top_p) | (top_p >= 1), p, 0)
         p = p / p.sum(axis=-1, keepdims=True)
-    return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
+    return jnp.put_along_axis(jnp.zeros_like(p), order, p, axis=-1, inplace=False)
 
 
 FROM_INPUTS = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")

@@ -383,8 +383,8 @@ def make_optimizer(model, settings):
     """AdamW that decays matrices only, and the scheduler of its learning rate."""
     decay, keep = [], []
     for name, param in model.named_parameters():
-        is_matrix = name.endswith("weight") and param.ndim > 1
-        (decay if is_matrix else keep).append(param)
+        is_weight = "weight" in name.rpartition(".")[2]  # also weight_ih_l0 of a GRU
+        (decay if is_weight and param.ndim > 1 else keep).append(param)
     groups = [
         {"params": decay, "weight_decay": settings.weight_decay},
         {"params": keep, "weight_decay": 0.0},
@@ -416,10 +416,11 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
         left = top_k - more.sum(dim=-1, keepdim=True)  # places for equal ones
         p = torch.where(more | equal & (equal.cumsum(dim=-1) <= left), p, 0)
         p = p / p.sum(dim=-1, keepdim=True)
-    if top_p is not None:
-        p, order = p.sort(dim=-1, descending=True, stable=True)  # probable ones first
-        before = p.cumsum(dim=-1) - p  # what the more probable ones have
-        p = torch.where(before < top_p, p, 0).gather(-1, order.argsort(dim=-1))
+    if top_p is not None and top_p < 1:
+        ranked, order = p.sort(dim=-1, descending=True, stable=True)
+        before = ranked.cumsum(dim=-1) - ranked  # what the more probable ones have
+        kept = torch.where(before < top_p, ranked, 0)
+        p = torch.zeros_like(p).scatter_(-1, order, kept)  # each in its place again
         p = p / p.sum(dim=-1, keepdim=True)
     return p
 

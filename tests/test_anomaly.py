@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 
 from helpers.data import sets
 from helpers.settings import Settings
-from helpers.weights import as_numpy, from_arrays
+from helpers.weights import as_numpy
 from sides import (
     assert_close,
     definitions,
     draw,
     fill,
-    jax_side,
     on_both_sides,
     run_python,
-    torch_side,
 )
 
 PAGE = {side: definitions(f"anomaly_{side}") for side in ("jax", "torch")}
@@ -184,21 +182,6 @@ def test_shuffling_a_set_shuffles_its_outputs(side):
     alone = side.models.attention_maps(model, side.tensor(x[:, :1]))[0]
     masked = as_numpy(side.models.attention_maps(model, side.tensor(x), mask)[0])
     assert_close(alone, masked[:, :1])
-
-
-def test_both_frameworks_train_alike():
-    """Ten updates from the same weights, on the same sets, without dropout."""
-    settings = Settings(n_train=200, batch_size=20, epochs=1, learning_rate=1e-3)
-    x, labels = draw(200, 7), np.arange(200) % 4
-    batches, arrays, losses = sets.drawn(labels, 5, settings), {}, []
-    for side in (jax_side, torch_side):
-        model = side.build("Predictor", 7, 4, 1, **SIZES)
-        arrays = arrays or fill(model)
-        from_arrays(model, arrays)
-        loss_fn, fit = PAGE[side.name].odd_one_out, side.models.fit
-        losses.append(fit(model, loss_fn, (x,), settings, batches=batches)["loss"])
-    assert len(losses[0]) == 10
-    np.testing.assert_allclose(*losses, rtol=1e-3)
 
 
 def test_distances_do_not_show_which_class_an_element_is_of():

@@ -518,3 +518,6 @@ def test_among_equals_the_lower_numbers_are_kept(side):
     for options in ({"top_k": 2}, {"top_p": 0.25}):
         found = side.models.next_token_probabilities(equal, **options)
         assert_close(found, [[0.5, 0.5, 0, 0, 0, 0, 0, 0]], 1e-7)
+    sure = side.tensor(np.array([[30.0, 0.0]], np.float32))
+    whole = side.models.next_token_probabilities(sure, top_p=1)
+    assert (as_numpy(whole) > 0).all(), "a top_p of 1 cuts nothing off"

@@ -1,10 +1,16 @@
 """Two frameworks: arrays, the loss and the first training loop, in both of them."""
 
 import numpy as np
+import pytest
 import torch
 
 from helpers.weights import as_numpy, from_arrays
 from sides import definitions, draw, jax_side, on_both_sides, torch_side
+
+LOSSES = {  # and the page of each
+    "cross_entropy": "frameworks", "next_token": "decoder", "padded_loss": "reverse",
+    "masked_token": "masked", "odd_one_out": "anomaly",
+}  # fmt: skip
 
 
 @on_both_sides
@@ -25,6 +31,22 @@ def test_cross_entropy_is_minus_the_logarithm_of_the_right_class(side):
     np.testing.assert_allclose(float(loss), expected, rtol=1e-5)
     right = (logits.argmax(-1) == labels).mean()
     np.testing.assert_allclose(float(metrics["accuracy"]), right, rtol=1e-6)
+
+
+@on_both_sides
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_computed_in_float32(side, name):
+    """Of logits in bfloat16 as of the same numbers in float32, to the last bit."""
+    tokens = side.tensor(np.arange(40).reshape(5, 8) % 3)
+    labels, c = tokens[:, 1:], 1 if name == "odd_one_out" else 3
+    given = {"next_token": (tokens,), "odd_one_out": (labels,)}.get(name, (labels,) * 2)
+    if name == "padded_loss":
+        given = labels, labels >= 0, labels
+    half = side.tensor(9 * draw(5, 7, c), "bfloat16")
+    loss_fn = getattr(definitions(f"{LOSSES[name]}_{side.name}"), name)
+    found, _ = loss_fn(lambda *_: half, *given)
+    expected, _ = loss_fn(lambda *_: side.tensor(as_numpy(half)), *given)
+    assert "float32" in str(found.dtype) and float(found) == float(expected)
 
 
 def adam(w, x, y, batches, rate):

@@ -159,16 +159,24 @@ def test_old_names_of_norms_are_read(live):
     ("kind", "changes", "told"),
     [
         ("albert", {"hidden_act": "gelu_new"}, "'gelu',.*'gelu_new'"),
+        ("albert", {"hidden_act": None}, "'gelu',.*'gelu_new'"),  # what it assumes
         ("bert", {"num_hidden_layers": 4}, "encoder.blocks.3"),
+        ("bert", "untied", "expected tied weights, got an output layer of its own"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(
     side, kind, changes, told, live, tmp_path
 ):
     folder = shutil.copytree(live(kind)[0], tmp_path / "spoiled")
-    place = folder / "config.json"
-    config = json.loads(place.read_text("utf-8")) | changes
-    place.write_text(json.dumps(config), encoding="utf-8")
+    place, file = folder / "config.json", folder / "model.safetensors"
+    config = json.loads(place.read_text("utf-8"))
+    if changes == "untied":
+        arrays, name = safetensors.numpy.load_file(file), "bert.embeddings."
+        other = arrays[f"{name}word_embeddings.weight"] + 1
+        arrays["cls.predictions.decoder.weight"] = other
+        safetensors.numpy.save_file(arrays, file)
+    else:
+        place.write_text(json.dumps(config | changes), encoding="utf-8")
     with pytest.raises(ValueError, match=told):
         page_of(side).load_bert(folder)
 

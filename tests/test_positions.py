@@ -2,8 +2,10 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from helpers.reference import sinusoidal_positions
 from helpers.weights import as_numpy, from_arrays, to_arrays
@@ -143,6 +145,19 @@ def test_without_positions_and_only_then_order_has_no_effect(side, kind):
     shuffled = side.models.attention_maps(model, side.tensor(x[:, order]))[0]
     moved = np.abs(as_numpy(shuffled) - out[:, order]).max()
     assert moved < 1e-5 if kind == "none" else moved > 0.01
+
+
+def test_jax_builds_a_model_with_sinusoids_under_jit():
+    """And by its shapes alone: the table is part of the state."""
+
+    def make():
+        return jax_side.build("Predictor", 5, 12, 3, **SIZES)
+
+    x, (graph, state) = jax_side.tensor(draw(2, 7, 5)), nnx.split(make())
+    assert_close(nnx.jit(make)()(x), make()(x))
+    empty = nnx.split(nnx.eval_shape(make))[1]
+    assert jax.tree.structure(empty) == jax.tree.structure(state)
+    assert_close(nnx.merge(graph, state)(x), make()(x))
 
 
 @on_both_sides

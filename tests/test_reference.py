@@ -3,12 +3,11 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
 from helpers import reference
-from sides import draw, draw_mask, fill, torch_side, with_weights
+from sides import draw, draw_mask
 
 B, H, Q, K, D, E, F = 2, 3, 5, 7, 13, 11, 17
 M = H * D
@@ -46,45 +45,9 @@ def test_large_scores_do_not_overflow():
     np.testing.assert_allclose(reference.softmax(scores - 2e3), expected, **EXACT)
 
 
-def block_of():
-    """Parameters of a block in float64, each with a value of its own; an input."""
-    params = fill(torch_side.build("EncoderBlock", M, H, F))
-    params = {name: x.astype(np.float64) for name, x in params.items()}
-    return params, draw(B, Q, M, seed=3).astype(np.float64)
-
-
 def hidden(mask):
     """A mask ``b h q k`` for PyTorch's layers: ``(b h) q k``, and True hides."""
     return torch.tensor(~mask).flatten(0, 1)
-
-
-def test_multi_head_attention_equals_pytorch_in_double_precision():
-    """``nn.MultiheadAttention``, outputs and weights, to 1e-12."""
-    params, x = block_of()
-    params = reference.inside(params, "attention.")
-    mask = draw_mask(B, H, Q, Q)
-    own = nn.MultiheadAttention(M, H, batch_first=True)
-    own = with_weights(own, params, "qkv", "out")
-    given, options = [torch.tensor(x)] * 3, {"average_attn_weights": False}
-    pair = own(*given, attn_mask=hidden(mask), **options)
-    found = reference.multi_head_attention(x, params, H, mask)
-    for a, b in zip(found, pair, strict=True):
-        np.testing.assert_allclose(a, b.detach(), **EXACT)
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_a_block_equals_pytorch_in_double_precision(norm_first, activation):
-    """``nn.TransformerEncoderLayer``, to 1e-12."""
-    (params, x), mask = block_of(), draw_mask(B, H, Q, Q)
-    options = {"activation": activation, "norm_first": norm_first}
-    own = nn.TransformerEncoderLayer(M, H, F, 0.3, batch_first=True, **options)
-    names = ["attention.qkv", "attention.out", "ffn.linear1", "ffn.linear2"]
-    own = with_weights(own, params, *names, "norm1", "norm2")
-    given = torch.tensor(x).requires_grad_()  # no fast path
-    expected = own(given, src_mask=hidden(mask)).detach()
-    out, _ = reference.encoder_block(x, params, H, mask, **options)
-    np.testing.assert_allclose(out, expected, **EXACT)
 
 
 def test_rms_norm_equals_pytorch_in_double_precision():

@@ -22,7 +22,15 @@ from helpers.data.sequences import draw_uniforms, reverse_data, shuffled
 from helpers.jax.reverse import train_batches
 from helpers.settings import Settings
 from helpers.weights import as_numpy, from_arrays, to_arrays
-from sides import assert_close, definitions, draw, jax_side, on_both_sides, torch_side
+from sides import (
+    assert_close,
+    definitions,
+    draw,
+    fill,
+    jax_side,
+    on_both_sides,
+    torch_side,
+)
 
 SIZES = {"n_inputs": 5, "m": 6, "n_outputs": 5, "n_blocks": 1, "n_heads": 2, "f": 10}
 SMALL = Settings(
@@ -166,19 +174,26 @@ def test_updates_are_those_of_the_optimizer_of_the_framework(side, clip, decay):
 
 
 @on_both_sides
-@pytest.mark.parametrize("name", ["Predictor", "LanguageModel"])
+@pytest.mark.parametrize("name", ["Predictor", "LanguageModel", "Recurrent"])
 def test_matrices_of_layers_and_embeddings_decay_and_nothing_else(side, name):
     """With gradients of 0, decay alone changes weights; positions are no matrix."""
     learned = {"positions": "learned", "max_length": 3}
     if name == "Predictor":
         model, data = side.build(name, **SIZES, **learned), DATA["train"][:1]
+    elif name == "Recurrent":
+        kind = definitions(f"reverse_{side.name}").Recurrent
+        model, data = side.build(kind, 5, 6, 7), DATA["train"][:1]
     else:
         sizes = {"n_blocks": 1, "n_heads": 2, "f": 10, **learned}
         model, data = side.build(name, 5, 6, **sizes), DATA["train"][1:]
-    before = to_arrays(model)
+    model.embedding_norm = side.build("make_norm", 6, "layer")  # by kind, not by name
+    model.kernel_net = side.build("projection", 6, 3, True)
+    before = fill(model)
 
     def nothing(model, x):
-        loss = 0 * model(x).mean()
+        ones = side.tensor(np.ones((2, 6), np.float32))
+        out = model.kernel_net(model.embedding_norm(ones))
+        loss = 0 * (model(x).mean() + out.mean())
         return loss, {"accuracy": loss}
 
     settings = replace(SMALL, weight_decay=0.5)
@@ -305,6 +320,22 @@ def test_the_weights_with_the_highest_accuracy_are_kept(side):
     assert_close(history["validation_accuracy"], accuracy, atol=1e-4)
     assert_close(kept, -0.95, atol=1e-4)
     assert_close(fit_weight(side)[0], -3.95, atol=1e-4)
+
+
+@on_both_sides
+def test_statistics_of_the_best_epoch_are_kept_too(side):
+    """What a BatchNorm makes of ones falls in each epoch: the first is the best."""
+    kind = nnx.BatchNorm if side is jax_side else torch.nn.BatchNorm1d
+    model, settings = side.build(kind, 1), replace(ROWS, n_train=20, batch_size=4)
+
+    def own_mean(model, x):
+        out = model(x).mean()
+        return 0 * out, {"accuracy": out}
+
+    history = side.models.fit(model, own_mean, ONES, settings, validation=ONES)
+    found = history["validation_accuracy"]
+    assert (np.diff(found) < 0).all()
+    assert_close(model(side.tensor(ONES[0])), found[0])
 
 
 @on_both_sides

@@ -7,13 +7,17 @@ and what must hold of any such model.
 import json
 import shutil
 from functools import cache
+from importlib import import_module
+from unittest.mock import MagicMock
 
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from flax import nnx
 
+from helpers.data import checkpoints
 from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy, to_arrays
 from hugging_face import (
@@ -228,7 +232,8 @@ def test_rotary_positions_count_from_each_other(side):
 
     def turned(x, start):
         places = side.tensor(np.arange(start, start + 7, dtype=np.int32)[None])
-        return as_numpy(side.models.rotary_halves(side.tensor(x), places, 500.0))
+        sin, cos = side.models.rotation(places, 10, 500.0)
+        return as_numpy(side.models.rotary_halves(side.tensor(x), sin, cos))
 
     near, far = (turned(q, n) @ turned(k, n).swapaxes(2, 3) for n in (0, 1000))
     assert_close(near, far, atol=2e-3)
@@ -242,11 +247,31 @@ def test_rotary_positions_count_from_each_other(side):
 
 
 @on_both_sides
+def test_angles_are_computed_once_and_keys_are_not_repeated(side, monkeypatch):
+    """Of all blocks; and the function of the framework gets the fewer heads, masked."""
+    today = import_module(f"helpers.{side.name}.today")
+    room, name = {
+        "torch": (torch.nn.functional, "scaled_dot_product_attention"),
+        "jax": (jax.nn, "dot_product_attention"),
+    }[side.name]
+    attend = MagicMock(wraps=getattr(room, name))
+    angles = MagicMock(wraps=today.rotation)
+    monkeypatch.setattr(room, name, attend)
+    monkeypatch.setattr(today, "rotation", angles)
+    sizes = SIZES | VARIANTS["llama"] | {"n_blocks": 3}
+    model = side.build("ModernLM", N_TOKENS, M, **sizes)
+    model(side.tensor(SHIFTED), side.tensor(FIRST))
+    heads = [2 in call.args[1].shape for call in attend.call_args_list]  # not 6
+    assert heads == [True] * 3 and angles.call_count == 1
+
+
+@on_both_sides
 def test_bfloat16_knows_late_positions(side):
     """Position 3,001 is not 3,008."""
     x, place = draw(1, 1, 1, 10), side.tensor(np.array([[3001]], np.int32))
+    turn = side.models.rotation(place, 10)
     half, whole = (
-        as_numpy(side.models.rotary_halves(side.tensor(x, dtype), place))
+        as_numpy(side.models.rotary_halves(side.tensor(x, dtype), *turn))
         for dtype in ("bfloat16", "float32")
     )
     assert_close(half, whole, atol=0.03)
@@ -283,7 +308,7 @@ def mixture(x, params, n_active):
 @on_both_sides
 @pytest.mark.parametrize("n_active", [2, 5])
 def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts(side, n_active):
-    """Two or all of five; the balancing loss is 1 when the router prefers none."""
+    """Two or all of five; the balancing loss by hand, and 1 if the router is even."""
     layer = side.build("MixtureOfExperts", 13, 11, 5, n_active)
     params, x = fill(layer), draw(3, 7, 13)
     expected = mixture(x.reshape(-1, 13), params, n_active).reshape(x.shape)
@@ -292,15 +317,43 @@ def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts(side, n_active):
     assert weights.shape == chosen.shape == (3, 7, n_active)
     np.testing.assert_allclose(p.sum(axis=-1), 1, rtol=1e-5)
     balancing_loss = definitions(f"today_{side.name}").balancing_loss
+    share = np.bincount(chosen.ravel(), minlength=5) / chosen.size
+    assert_close(balancing_loss(layer, side.tensor(x)), 5 * p.mean((0, 1)) @ share)
     equal = balancing_loss(layer, side.tensor(np.zeros((7, 13), np.float32)))
     np.testing.assert_allclose(as_numpy(equal), 1, rtol=1e-5)
 
 
 @on_both_sides
-def test_the_norm_of_the_page_is_that_of_the_framework(side):
-    layer, x = side.build("make_norm", 13), side.tensor(draw(7, 13))
+@pytest.mark.parametrize("size", [1, 1e-3])
+def test_the_norm_of_the_page_is_that_of_the_framework(side, size):
+    """Also of inputs as small as the root of epsilon."""
+    layer, x = side.build("make_norm", 13), side.tensor(size * draw(7, 13))
     scale = side.tensor(fill(layer)["weight"])
     assert_close(definitions(f"today_{side.name}").rms_norm(x, scale), layer(x))
+
+
+@on_both_sides
+def test_maps_are_those_with_which_the_block_attends(side):
+    """Query heads in a group share keys: the maps times their values are its output."""
+    page, (model, _) = definitions(f"today_{side.name}"), built(side, "llama")
+    layer, (positions, _) = model.blocks[0].attention, page.placed(side.tensor(TOKENS))
+    x = page.embedded(model, side.tensor(TOKENS), positions)
+    turn = page.rotation(positions, layer.d, layer.base)
+    expected, _ = layer(model.blocks[0].norm1(x), turn)
+    v = as_numpy(page.project(layer, model.blocks[0].norm1(x), turn)[2])
+    maps = as_numpy(page.maps_of(model, side.tensor(TOKENS)))[0]
+    found = (maps @ np.repeat(v, 3, axis=1)).swapaxes(1, 2).reshape(B, S, -1)
+    assert_close(found @ to_arrays(layer.out)["weight"], expected)
+
+
+def test_embeddings_of_a_size_share_one_initialiser(monkeypatch):
+    """Another object would make another program for each model."""
+    embed = MagicMock()
+    monkeypatch.setattr(nnx, "Embed", embed)
+    for _ in range(2):
+        jax_side.build("lookup", 7, 5, 0.1)
+    first, second = (call.kwargs["embedding_init"] for call in embed.call_args_list)
+    assert first is second
 
 
 @on_both_sides
@@ -345,6 +398,11 @@ def widen(arrays):
     arrays[UP] = np.concatenate([arrays[UP], arrays[UP][:1]])
 
 
+def untie(arrays):
+    """Another output than the embedding, in spite of ``tie_word_embeddings``."""
+    arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"] + 1
+
+
 def shorten(arrays):
     """Take tokens from the embedding, and the copy that is the output."""
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -358,8 +416,9 @@ def shorten(arrays):
         (lambda x: x.pop(UP), {}, "blocks.1.ffn.up.weight: expected .* no such tensor"),
         (widen, {}, r"blocks.1.ffn.up.weight: expected \(.*40.*\), got \(.*41.*\)"),
         (shorten, {"vocab_size": 89}, "expected at most 89 tokens in .*, got 97"),
+        (untie, {}, "expected tied weights, got an output layer of its own"),
     ],
-    ids=["missing", "shape", "vocabulary"],
+    ids=["missing", "shape", "vocabulary", "output"],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(
     side, change, settings, message, tmp_path, monkeypatch
@@ -369,3 +428,19 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
     monkeypatch.setattr(torch.nn.Module, "load_state_dict", None)
     with pytest.raises(ValueError, match=message):
         side.models.load_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind", checkpoints.ASSUMED)
+def test_a_silent_configuration_means_what_transformers_assume(kind, tmp_path):
+    """Of each architecture its own; ``null`` is silence."""
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoConfig.for_model(kind)
+    silent = {"model_type": kind, "hidden_act": None}
+    (tmp_path / "config.json").write_text(json.dumps(silent), "utf-8")
+    found = checkpoints.read_config(tmp_path)
+    assert len(found) > 2
+    for name, value in found.items():
+        if name == "rope_theta":
+            assert value == theirs.rope_parameters[name]
+        else:
+            assert value == getattr(theirs, name), name

@@ -11,7 +11,6 @@ from torch import nn
 
 import reference_models
 from helpers.data import dates
-from helpers.settings import Settings
 from helpers.weights import as_numpy, from_arrays, to_arrays
 from sides import (
     assert_close,
@@ -225,36 +224,6 @@ def test_one_pass_predicts_what_a_pass_for_each_prefix_predicts(side):
     whole = call(side, model, SOURCE, TARGET)
     for s in (1, 6, S):
         assert_close(call(side, model, SOURCE, TARGET[:, :s])[:, -1], whole[:, s - 1])
-
-
-@on_both_sides
-def test_dropout_reaches_each_branch_in_training_alone(side):
-    block = side.build(page(side).DecoderBlock, M, H, F, norm_first=True, dropout=0.5)
-    params = fill(block)
-    x, context = side.tensor(draw(B, S, M)), side.tensor(draw(B, K, M, seed=1))
-    branches = "attention.out", "cross.out", "ffn.linear2"
-    for branch in branches:  # the others are silent
-        quiet = [name for name in branches if name != branch]
-        silent = {n: 0 * x for n, x in params.items() if n.startswith(tuple(quiet))}
-        from_arrays(block, params | silent)
-        for mode, differ in (("train", True), ("eval", False)):
-            getattr(block, mode)()
-            outs = [as_numpy(block(x, None, context)[0]) for _ in range(2)]
-            assert (np.abs(outs[0] - outs[1]).max() > 0.1) == differ, branch
-
-
-def test_twins_train_to_the_same_losses():
-    settings = Settings(n_train=24, batch_size=B, epochs=2, learning_rate=1e-3)
-    data, start = (draw_tokens(24, K), draw_tokens(24, S)), None
-    losses = []
-    for side in (jax_side, torch_side):
-        model = build_translator(side)
-        start = start or to_arrays(model)
-        from_arrays(model, start)
-        loss_fn = side.models.next_token
-        losses.append(side.models.fit(model, loss_fn, data, settings)["loss"])
-    np.testing.assert_allclose(losses[0], losses[1], atol=1e-4)
-    assert losses[0][-1] < losses[0][0]
 
 
 # Searches

@@ -1,7 +1,6 @@
 """Pictures as sequences: patches, the vision Transformer, augmentation, photos."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from PIL import Image
 
 from helpers.settings import Settings
 from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
-from sides import definitions, draw, fill, jax_side, on_both_sides, torch_side
+from sides import definitions, draw, fill, on_both_sides, torch_side
 
 B, L, H, D, P, F, C = 3, 2, 5, 7, 4, 13, 11
 M, SIZE, N = H * D, 3 * P, 3
@@ -112,6 +111,7 @@ def test_dropout_comes_after_the_positions_and_only_in_training(side):
     silent = "embed", "token", "attention.out", "ffn.linear2"
     quiet = {n: 0 * x for n, x in params.items() if any(part in n for part in silent)}
     from_arrays(model, params | quiet)
+    assert [*side.rates(model).values()] == [0.5] * (1 + 2 * L)
     for mode, differ in (("train", True), ("eval", False)):
         getattr(model, mode)()
         first, second = (as_numpy(model(side.tensor(IMAGES))) for _ in range(2))
@@ -137,7 +137,8 @@ def test_pictures_are_moved_as_scipy_moves_them(side):
                 image[..., i], back, offset, order=1, mode="grid-constant"
             )
             np.testing.assert_allclose(got[..., i], expected, atol=1e-4)
-    np.testing.assert_array_equal(moved[0], images[0])
+    rounding = 1e-6 if side is torch_side else 0  # its grid counts in halves of a side
+    np.testing.assert_allclose(moved[0], images[0], rtol=0, atol=rounding)
 
 
 @on_both_sides
@@ -185,27 +186,6 @@ def test_each_move_uses_random_numbers_of_its_own(side, options, used):
         others[:, place] = (others[:, place] + 0.5) % 1
         changed = (moved(others) != moved(uniforms)).any(axis=(1, 2, 3))
         assert (changed == (place in used)).all(), f"number {place}"
-
-
-def test_twins_train_on_the_same_augmented_pictures():
-    """The same losses; others without augmentation."""
-    how = {"n_train": 48, "batch_size": 8, "epochs": 2, "learning_rate": 1e-3}
-    labels = np.random.default_rng(5).integers(C, size=48).astype(np.int32)
-    data, start = (
-        (pictures(48, SIZE, SIZE, N, seed=4), labels),
-        build_model(jax_side)[1],
-    )
-
-    def losses(side, augment=True):
-        model, _ = build_model(side)
-        from_arrays(model, start)
-        moves = partial(page(side).augment, degrees=20, pixels=2, flip=True)
-        options = {"augment": moves} if augment else {}
-        loss_fn = side.models.cross_entropy
-        return side.models.fit(model, loss_fn, data, Settings(**how), **options)["loss"]
-
-    np.testing.assert_allclose(losses(jax_side), losses(torch_side), atol=1e-4)
-    assert np.abs(losses(torch_side) - losses(torch_side, augment=False)).max() > 1e-3
 
 
 @on_both_sides

@@ -11,8 +11,7 @@ import torch
 
 from helpers import settings
 from helpers.data.sequences import reverse_data, shuffled
-from helpers.weights import from_arrays, to_arrays
-from sides import assert_close, definitions, draw, jax_side, on_both_sides, torch_side
+from sides import assert_close, definitions, draw, jax_side, on_both_sides
 
 SIZES = {"n_inputs": 10, "m": 8, "n_outputs": 10, "n_blocks": 2, "n_heads": 2, "f": 6}
 SMALL = settings.Settings(
@@ -53,16 +52,6 @@ def test_the_loop_does_what_fit_does(side):
     assert found[-1] < found[0]
 
 
-def test_both_frameworks_have_the_same_losses():
-    models = [side.build("Predictor", **SIZES) for side in (jax_side, torch_side)]
-    from_arrays(models[1], to_arrays(models[0]))
-    found = [
-        train(side, model)
-        for side, model in zip((jax_side, torch_side), models, strict=True)
-    ]
-    np.testing.assert_allclose(*found, rtol=1e-3)
-
-
 @on_both_sides
 def test_the_loop_draws_new_masks_of_dropout(side):
     """The rate is 0, and the batch the same, so that only masks differ."""
@@ -92,18 +81,6 @@ def test_schedules_of_the_page_are_those_of_the_settings(side, warmup, total):
         for step in range(total):
             expected = theirs(step, warmup, total)
             assert ours(step, warmup, total) == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_scheduler_calls_the_schedule_with_the_updates_made_so_far():
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.01)
-    cosine = page(torch_side).warmup_cosine
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: cosine(t, 7, 30))
-    theirs = optax.warmup_cosine_decay_schedule(0.01 / 7, 0.01, 7 - 1, 30)
-    for step in range(30):
-        (rate,) = scheduler.get_last_lr()
-        assert rate == pytest.approx(float(theirs(step)), abs=1e-8)
-        optimizer.step()
-        scheduler.step()
 
 
 @on_both_sides

@@ -17,6 +17,11 @@ from helpers.weights import (
 )
 from sides import draw, fill, jax_side, on_both_sides, torch_side
 
+SIDES = jax_side, torch_side
+CROSSWISE = pytest.mark.parametrize(
+    ("source", "target"),
+    [pytest.param(a, b, id=f"{a.name}-{b.name}") for a in SIDES for b in SIDES],
+)
 SIZES = {"n_blocks": 2, "n_heads": 3, "f": 11, "max_length": 13}
 
 
@@ -53,8 +58,41 @@ def test_arrays_are_copies_and_counted(side):
     assert count_parameters(model) == sum(array.size for array in params.values())
 
 
-@pytest.mark.parametrize("source", [jax_side, torch_side], ids=["jax", "torch"])
-@pytest.mark.parametrize("target", [jax_side, torch_side], ids=["jax", "torch"])
+def test_a_matrix_that_two_layers_share_is_one_parameter():
+    """The same names, and the same count, in both frameworks."""
+    for side, name in ((jax_side, "kernel"), (torch_side, "weight")):
+        net = side.build("SwiGLU", 7, 5)
+        setattr(net.up, name, getattr(net.gate, name))
+        assert to_arrays(net).keys() == {"down.weight", "gate.weight"}
+        assert count_parameters(net) == 70
+
+
+@CROSSWISE
+def test_statistics_go_through_a_file_but_are_not_counted(source, target, tmp_path):
+    """Those of a BatchNorm: its outputs are the same in the other framework."""
+    kinds, outputs = {"jax": nnx.BatchNorm, "torch": torch.nn.BatchNorm1d}, []
+    one, other = (side.build(kinds[side.name], 7) for side in (source, target))
+    names = ["bias", "mean", "var", "weight"]
+    from_arrays(one, {name: draw(7, seed=i) ** 2 for i, name in enumerate(names)})
+    save_weights(one, tmp_path / "a")
+    load_weights(other, tmp_path / "a")
+    for side, model in ((source, one), (target, other)):
+        model.eval()
+        outputs.append(as_numpy(model(side.tensor(draw(5, 7, seed=9)))))
+    np.testing.assert_allclose(*outputs, atol=1e-5)
+    assert count_parameters(one) == 14
+
+
+def test_pytorch_knows_that_weights_have_changed():
+    """A gradient of what was computed with the old ones would be wrong."""
+    layer = torch_side.build("projection", 7, 5)
+    loss = layer.weight.square().sum()
+    from_arrays(layer, to_arrays(layer))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@CROSSWISE
 def test_weights_go_through_a_file_unchanged(source, target, tmp_path):
     """All four ways: the same bits, and the same outputs in the other model."""
     (model, params), (other, _) = build(source), build(target, seed=1)

@@ -118,6 +118,15 @@ class Calls:
             safetensors.numpy.save_file(arrays, file)
         return self.models.load_pretrained(folder)
 
+    def adapter(self, rank, alpha, layers=("up",)):
+        """Of this rank and alpha, into a model whose adapters have 2 and 5."""
+        page = self.page("finetune")
+        net, other = (self.build("SwiGLU", 7, 5) for _ in range(2))
+        page.save_adapter(
+            self.build(page.add_lora, net, rank, alpha, ("up",)), self.folder
+        )
+        page.load_adapter(self.build(page.add_lora, other, 2, 5, layers), self.folder)
+
     def weights(self, change):
         model, file = self.build("Predictor", **SIZES), self.folder / "weights"
         save_weights(model, file)
@@ -325,6 +334,12 @@ load("llama", rope_scaling={"type": "linear"})
     => got 'linear'
 load("mixtral", sliding_window=7)
     => expected sliding_window of (None,), got 7
+adapter(3, 5)
+    => expected r = 2, got 3
+adapter(2, 7)
+    => expected lora_alpha = 5, got 7
+adapter(2, 5, layers=())
+    => expected adapters of one rank and one alpha, got []
 weights(lambda file: file[:-1])
     => incomplete metadata, file not fully covered
 """

@@ -33,14 +33,13 @@ def parameters(model, statistics=True):
     torch, seen = sys.modules.get("torch"), set()
     if torch is not None and isinstance(model, torch.nn.Module):
         for path, module in sorted(model.named_modules()):
-            found = [*module.named_parameters(path, recurse=False)]
+            found = dict(module.named_parameters(path, recurse=False))
             if statistics:
                 forgotten = module._non_persistent_buffers_set | {"num_batches_tracked"}
-                for name, x in module.named_buffers(recurse=False):
-                    if name not in forgotten:
-                        name = name.removeprefix("running_")
-                        found.append((f"{path}.{name}" if path else name, x))
-            for name, x in found:
+                for name, x in module.named_buffers(path, recurse=False):
+                    if name.rpartition(".")[2] not in forgotten:
+                        found[name.replace("running_", "")] = x
+            for name, x in found.items():
                 dense = isinstance(module, torch.nn.Linear) and x.ndim == 2
                 if id(x) not in seen:
                     yield name, x, dense
@@ -82,7 +81,8 @@ def from_arrays(model, arrays):
     ready = {name: converted(name, arrays[name], *places[name]) for name in places}
     for name, (param, _) in places.items():
         if hasattr(param, "detach"):
-            param.data.copy_(ready[name])
+            with sys.modules["torch"].no_grad():
+                param.copy_(ready[name])
         else:
             import jax
 
@@ -99,8 +99,7 @@ def converted(name, array, param, transposed):
         shapes = f"{array.shape}, expected {tuple(param.shape)}"
         raise ValueError(f"these weights are of another model: {name} has {shapes}")
     if hasattr(param, "detach"):
-        found = sys.modules["torch"].tensor(np.ascontiguousarray(array))
-        found = found.to(param.dtype)
+        found = sys.modules["torch"].tensor(array, dtype=param.dtype)
     else:
         with np.errstate(over="ignore"):  # what overflows is found below
             found = array.astype(param[...].dtype)

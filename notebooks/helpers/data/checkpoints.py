@@ -18,6 +18,14 @@ TINY = Path(__file__).with_name("tiny")  # written by tests/hugging_face.py
 ROOT = Path(__file__).parents[3]
 WEIGHTS = "model.safetensors", "model-*-of-*.safetensors"  # one file, or shards
 KINDS = "gpt2", "llama", "qwen3", "mixtral"
+LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4}
+ASSUMED = {  # by `transformers`, where `config.json` is silent
+    "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
+    "llama": LLAMA, "qwen3": LLAMA,
+    "mixtral": LLAMA | {"rms_norm_eps": 1e-5, "rope_theta": 1e6},
+    "bert": {"hidden_act": "gelu", "layer_norm_eps": 1e-12},
+    "albert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12},
+}  # fmt: skip
 NAMES = {  # theirs: ours, in this order
     "transformer.": "", "model.": "", "embed_tokens.": "embed.", "layers.": "blocks.",
     "self_attn.o_proj": "attention.out", "self_attn.": "attention.",
@@ -74,8 +82,10 @@ def find_folder(folder_or_name):
 
 
 def read_config(folder):
-    """The settings in a checkpoint's ``config.json``."""
-    return json.loads((folder / "config.json").read_text("utf-8"))
+    """The settings in ``config.json``, and what their architecture assumes."""
+    found = json.loads((folder / "config.json").read_text("utf-8"))
+    given = {name: value for name, value in found.items() if value is not None}
+    return ASSUMED.get(given.get("model_type"), {}) | given
 
 
 def read_tensors(folder, framework):
@@ -123,19 +133,13 @@ def arguments_of(config):
     gpt2 = kind == "gpt2"
     activation = config.get("activation_function" if gpt2 else "hidden_act")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    base = rope.get("rope_theta") or config.get("rope_theta")
-    base = base or (1e6 if kind == "mixtral" else 1e4)  # what `transformers` assumes
     for what, found, known in (
         ("model_type", kind, KINDS),
         ("activation", activation, ("gelu_new" if gpt2 else "silu",)),
         ("rope_type", rope.get("rope_type", rope.get("type", "default")), ("default",)),
         ("sliding_window", config.get("sliding_window"), (None,)),
         ("scale_attn_weights", config.get("scale_attn_weights", True), (True,)),
-        (
-            "scaling by layer",
-            config.get("scale_attn_by_inverse_layer_idx"),
-            (None, False),
-        ),
+        ("layer scaling", config.get("scale_attn_by_inverse_layer_idx"), (None, False)),
     ):
         if found not in known:
             raise ValueError(f"expected {what} of {known}, got {found!r}")
@@ -157,7 +161,8 @@ def arguments_of(config):
         "n_blocks": config["num_hidden_layers"], "f": config["intermediate_size"],
         "n_heads": config["num_attention_heads"], "d": config.get("head_dim"),
         "n_kv_heads": config.get("num_key_value_heads"), "qk_norm": kind == "qwen3",
-        "max_length": config["max_position_embeddings"], "base": base,
+        "max_length": config["max_position_embeddings"],
+        "base": rope.get("rope_theta") or config["rope_theta"],
         "bias": config.get("attention_bias", False), "eps": config["rms_norm_eps"],
         "tied": config.get("tie_word_embeddings", False),
     }  # fmt: skip

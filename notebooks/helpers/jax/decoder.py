@@ -58,9 +58,9 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
         p = p / p.sum(axis=-1, keepdims=True)
     if top_p is not None:
         before = jnp.cumsum(p, axis=-1) - p  # what the more probable ones have
-        p = jnp.where(before < top_p, p, 0)
+        p = jnp.where((before < top_p) | (top_p >= 1), p, 0)
         p = p / p.sum(axis=-1, keepdims=True)
-    return jnp.take_along_axis(p, jnp.argsort(order, axis=-1), axis=-1)
+    return jnp.put_along_axis(jnp.zeros_like(p), order, p, axis=-1, inplace=False)
 
 
 FROM_INPUTS = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")

@@ -36,7 +36,7 @@ class SinusoidalPositions(nnx.Module):
 
     def __init__(self, m, max_length, *, rngs=None):
         table = sinusoidal_positions(max_length, m)  # s m
-        self.table = jnp.asarray(table, dtype=jnp.float32)
+        self.table = nnx.Variable(jnp.asarray(table, dtype=jnp.float32))
 
     def __call__(self, x):
         check_length(x, self.table)

@@ -24,12 +24,13 @@ __all__ = "evaluate fit make_optimizer record score train_batches update".split(
 def make_optimizer(learning_rate, max_grad_norm, weight_decay):
     """Clipping, then AdamW that decays matrices only."""
 
-    def decays(params):
-        """True for kernels and embeddings, False for all others."""
-        names = jax.tree.map_with_path(lambda path, _: str(path), params)
-        return jax.tree.map(lambda name: "kernel" in name or "embedding" in name, names)
+    def decays(path, param):
+        """True for the matrices of layers and embeddings, False for all others."""
+        *_, name = (key.key for key in path if hasattr(key, "key"))
+        return name in ("kernel", "embedding") and param.ndim > 1
 
-    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays)
+    mask = partial(jax.tree.map_with_path, decays)
+    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
 
 

@@ -10,10 +10,10 @@ from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
 from helpers.jax.decoder import advance, check_tokens, new_cache
 
 __all__ = (
-    "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
-    "advance_modern embedded fused keep load_pretrained logits_of lookup "
-    "make_norm new_modern_cache part_size placed project projection "
-    "rotary_halves run_blocks split_heads"
+    "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM STANDARD "
+    "SwiGLU advance_modern embedded fused keep load_pretrained logits_of "
+    "lookup make_norm new_modern_cache part_size placed project "
+    "projection rotary_halves rotation run_blocks split_heads"
 ).split()
 
 
@@ -30,15 +30,19 @@ def part_size(m, n_parts):
     return m // n_parts
 
 
-def rotary_halves(x, positions, base=10000.0):
-    """Rotate feature i together with i + d/2, by position: ``b h s d, b s -> b h s d``.
+def rotation(positions, d, base=10000.0):
+    """Sine and cosine of each angle: ``b s -> b 1 s d/2``, twice."""
+    half = part_size(d, 2)
+    steps = jnp.arange(half, dtype=jnp.float32) / half
+    angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
+    return jnp.sin(angle), jnp.cos(angle)
+
+
+def rotary_halves(x, sin, cos):
+    """Rotate feature i together with i + d/2, by their angle: ``b h s d -> b h s d``.
 
     Source: Su et al. 2021, sec. 3.4.2; pairs as in Llama.
     """
-    half = part_size(x.shape[-1], 2)
-    steps = jnp.arange(half, dtype=jnp.float32) / half
-    angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
-    sin, cos = jnp.sin(angle), jnp.cos(angle)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)  # b h s d/2
     turned = (first * cos - second * sin, second * cos + first * sin)
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)  # b h s d
@@ -93,16 +97,13 @@ def keep(cache, k, v, start):
     return cache, cache  # of full length: the mask hides what is not yet written
 
 
-def project(layer, x, positions):
+def project(layer, x, turn=None):
     """Queries ``b h s d``, keys and values ``b g s d``, normed and rotated."""
-    q = split_heads(layer.q(x), layer.d)
-    k = split_heads(layer.k(x), layer.d)
-    v = split_heads(layer.v(x), layer.d)
+    q, k, v = [split_heads(part(x), layer.d) for part in (layer.q, layer.k, layer.v)]
     if layer.q_norm:
         q, k = layer.q_norm(q), layer.k_norm(k)
-    if layer.base:
-        q = rotary_halves(q, positions, layer.base)
-        k = rotary_halves(k, positions, layer.base)
+    if turn:  # sine and cosine of the angles
+        q, k = rotary_halves(q, *turn), rotary_halves(k, *turn)
     return q, k, v
 
 
@@ -132,8 +133,8 @@ class GroupedAttention(nnx.Module):
         self.q_norm = make_norm(self.d, eps=eps, rngs=rngs) if qk_norm else None
         self.k_norm = make_norm(self.d, eps=eps, rngs=rngs) if qk_norm else None
 
-    def __call__(self, x, positions, mask=None, cache=None, start=0):
-        q, k, v = project(self, x, positions)
+    def __call__(self, x, turn=None, mask=None, cache=None, start=0):
+        q, k, v = project(self, x, turn)
         if cache is not None:
             (k, v), cache = keep(cache, k, v, start)
         return self.out(merge_heads(fused(q, k, v, mask))), cache
@@ -187,8 +188,8 @@ class ModernBlock(nnx.Module):
         experts = (n_experts, n_active) if ffn == "experts" else ()
         self.ffn = kind(m, f, *experts, rngs=rngs)
 
-    def __call__(self, x, positions, mask=None, cache=None, start=0):
-        values, cache = self.attention(self.norm1(x), positions, mask, cache, start)
+    def __call__(self, x, turn=None, mask=None, cache=None, start=0):
+        values, cache = self.attention(self.norm1(x), turn, mask, cache, start)
         x = x + values
         return x + self.ffn(self.norm2(x)), cache
 
@@ -213,9 +214,13 @@ def placed(tokens, first=None, cache=None):
     return jnp.maximum(new - first, 0), mask[:, None]
 
 
+STANDARD = nnx.initializers.normal(1.0)  # one object: equal models share programs
+
+
 def lookup(n, m, std, *, rngs):
     """Embedding ``n m`` with normal entries."""
-    table = nnx.Embed(n, m, embedding_init=nnx.initializers.normal(std), rngs=rngs)
+    table = nnx.Embed(n, m, embedding_init=STANDARD, rngs=rngs)
+    table.embedding[...] *= std
     table.dtype = None  # that of its weights, whatever is loaded into it
     return table
 
@@ -234,15 +239,14 @@ def logits_of(model, x):
 
 def run_blocks(blocks, x, positions, mask=None, cache=None):
     """The blocks, ``b n m -> b n m``, and the cache with the keys of new tokens."""
-    if cache is None:
-        for block in blocks:
-            x, _ = block(x, positions, mask)
-        return x, None
-    start, kept = cache["start"], []
-    for block, old in zip(blocks, cache["blocks"], strict=True):
-        x, new = block(x, positions, mask, old, start)
+    layer = blocks[0].attention
+    turn = rotation(positions, layer.d, layer.base) if layer.base else None
+    start, kept = cache["start"] if cache else 0, []
+    blocks_before = cache["blocks"] if cache else [None] * len(blocks)
+    for block, old in zip(blocks, blocks_before, strict=True):
+        x, new = block(x, turn, mask, old, start)
         kept.append(new)
-    return x, {**cache, "start": start + x.shape[1], "blocks": kept}
+    return x, cache and {**cache, "start": start + x.shape[1], "blocks": kept}
 
 
 class ModernLM(nnx.Module):
@@ -257,16 +261,15 @@ class ModernLM(nnx.Module):
         rngs,
         positions="rotary",
         tied=True,
-        **options,
+        **rest,
     ):
         self.max_length, learned = max_length, {"rotary": 0, "learned": 1}[positions]
-        if learned:
-            options["base"] = None  # nothing is rotated
+        rest |= {"base": None} if learned else {}  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5, rngs=rngs)
         self.positions = lookup(max_length, m, 0.02, rngs=rngs) if learned else None
-        blocks = [ModernBlock(m, rngs=rngs, **options) for _ in range(n_blocks)]
+        blocks = [ModernBlock(m, rngs=rngs, **rest) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
-        norm, eps = options.get("norm", "rms"), options.get("eps", 1e-6)
+        norm, eps = rest.get("norm", "rms"), rest.get("eps", 1e-6)
         self.norm = make_norm(m, norm, eps, rngs=rngs)
         self.output = None if tied else projection(m, n_tokens, rngs=rngs)
 

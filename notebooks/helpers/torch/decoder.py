@@ -50,10 +50,11 @@ def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
         left = top_k - more.sum(dim=-1, keepdim=True)  # places for equal ones
         p = torch.where(more | equal & (equal.cumsum(dim=-1) <= left), p, 0)
         p = p / p.sum(dim=-1, keepdim=True)
-    if top_p is not None:
-        p, order = p.sort(dim=-1, descending=True, stable=True)  # probable ones first
-        before = p.cumsum(dim=-1) - p  # what the more probable ones have
-        p = torch.where(before < top_p, p, 0).gather(-1, order.argsort(dim=-1))
+    if top_p is not None and top_p < 1:
+        ranked, order = p.sort(dim=-1, descending=True, stable=True)
+        before = ranked.cumsum(dim=-1) - ranked  # what the more probable ones have
+        kept = torch.where(before < top_p, ranked, 0)
+        p = torch.zeros_like(p).scatter_(-1, order, kept)  # each in its place again
         p = p / p.sum(dim=-1, keepdim=True)
     return p
 

@@ -21,8 +21,8 @@ def make_optimizer(model, settings):
     """AdamW that decays matrices only, and the scheduler of its learning rate."""
     decay, keep = [], []
     for name, param in model.named_parameters():
-        is_matrix = name.endswith("weight") and param.ndim > 1
-        (decay if is_matrix else keep).append(param)
+        is_weight = "weight" in name.rpartition(".")[2]  # also weight_ih_l0 of a GRU
+        (decay if is_weight and param.ndim > 1 else keep).append(param)
     groups = [
         {"params": decay, "weight_decay": settings.weight_decay},
         {"params": keep, "weight_decay": 0.0},

@@ -12,7 +12,7 @@ __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
     "advance_modern embedded fused keep load_pretrained logits_of lookup "
     "make_norm new_modern_cache part_size placed project projection "
-    "rotary_halves run_blocks split_heads"
+    "rotary_halves rotation run_blocks split_heads"
 ).split()
 
 
@@ -29,15 +29,19 @@ def part_size(m, n_parts):
     return m // n_parts
 
 
-def rotary_halves(x, positions, base=10000.0):
-    """Rotate feature i together with i + d/2, by position: ``b h s d, b s -> b h s d``.
+def rotation(positions, d, base=10000.0):
+    """Sine and cosine of each angle: ``b s -> b 1 s d/2``, twice."""
+    half = part_size(d, 2)
+    steps = torch.arange(half, dtype=torch.float32, device=positions.device) / half
+    angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
+    return angle.sin(), angle.cos()
+
+
+def rotary_halves(x, sin, cos):
+    """Rotate feature i together with i + d/2, by their angle: ``b h s d -> b h s d``.
 
     Source: Su et al. 2021, sec. 3.4.2; pairs as in Llama.
     """
-    half = part_size(x.shape[-1], 2)
-    steps = torch.arange(half, dtype=torch.float32, device=x.device) / half
-    angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
-    sin, cos = angle.sin(), angle.cos()
     first, second = x.float().chunk(2, dim=-1)  # b h s d/2
     turned = (first * cos - second * sin, second * cos + first * sin)
     return torch.cat(turned, dim=-1).to(x.dtype)  # b h s d
@@ -97,16 +101,13 @@ def keep(cache, k, v, start):
     return [kept[:, :, :stop] for kept in cache], cache
 
 
-def project(layer, x, positions):
+def project(layer, x, turn=None):
     """Queries ``b h s d``, keys and values ``b g s d``, normed and rotated."""
-    q = split_heads(layer.q(x), layer.d)
-    k = split_heads(layer.k(x), layer.d)
-    v = split_heads(layer.v(x), layer.d)
+    q, k, v = [split_heads(part(x), layer.d) for part in (layer.q, layer.k, layer.v)]
     if layer.q_norm:
         q, k = layer.q_norm(q), layer.k_norm(k)
-    if layer.base:
-        q = rotary_halves(q, positions, layer.base)
-        k = rotary_halves(k, positions, layer.base)
+    if turn:  # sine and cosine of the angles
+        q, k = rotary_halves(q, *turn), rotary_halves(k, *turn)
     return q, k, v
 
 
@@ -135,8 +136,8 @@ class GroupedAttention(nn.Module):
         self.q_norm = make_norm(self.d, eps=eps) if qk_norm else None
         self.k_norm = make_norm(self.d, eps=eps) if qk_norm else None
 
-    def forward(self, x, positions, mask=None, cache=None, start=0):
-        q, k, v = project(self, x, positions)
+    def forward(self, x, turn=None, mask=None, cache=None, start=0):
+        q, k, v = project(self, x, turn)
         if cache is not None:
             (k, v), cache = keep(cache, k, v, start)
         return self.out(merge_heads(fused(q, k, v, mask))), cache
@@ -160,13 +161,14 @@ class MixtureOfExperts(nn.Module):
         return weights / weights.sum(dim=-1, keepdim=True), chosen, p
 
     def forward(self, x):
-        weights, chosen, _ = self.route(x)
-        out = torch.zeros_like(x)
+        tokens = x.flatten(0, -2)  # n m: of all texts
+        weights, chosen, _ = self.route(tokens)
+        out = torch.zeros_like(tokens)
         for e, expert in enumerate(self.experts):
-            *rows, slot = torch.where(chosen == e)  # the tokens that chose it
-            share = weights[(*rows, slot)][:, None].to(x.dtype)
-            out[tuple(rows)] += share * expert(x[tuple(rows)])
-        return out
+            rows, slot = torch.where(chosen == e)  # the tokens that chose it
+            share = weights[rows, slot, None].to(x.dtype)
+            out.index_add_(0, rows, share * expert(tokens[rows]))
+        return out.view_as(x)
 
 
 class ModernBlock(nn.Module):
@@ -191,8 +193,8 @@ class ModernBlock(nn.Module):
         experts = (n_experts, n_active) if ffn == "experts" else ()
         self.ffn = kind(m, f, *experts)
 
-    def forward(self, x, positions, mask=None, cache=None, start=0):
-        values, cache = self.attention(self.norm1(x), positions, mask, cache, start)
+    def forward(self, x, turn=None, mask=None, cache=None, start=0):
+        values, cache = self.attention(self.norm1(x), turn, mask, cache, start)
         x = x + values
         return x + self.ffn(self.norm2(x)), cache
 
@@ -232,46 +234,35 @@ def embedded(model, tokens, positions):
 def logits_of(model, x):
     """Logits of what comes out of the last block: ``b n m -> b n c``."""
     x = model.norm(x)
-    if model.output:
-        return model.output(x)
-    return nn.functional.linear(x, model.embed.weight)  # tied
+    return model.output(x) if model.output else x @ model.embed.weight.T  # or tied
 
 
 def run_blocks(blocks, x, positions, mask=None, cache=None):
     """The blocks, ``b n m -> b n m``, and the cache with the keys of new tokens."""
-    if cache is None:
-        for block in blocks:
-            x, _ = block(x, positions, mask)
-        return x, None
-    start, kept = cache["start"], []
-    for block, old in zip(blocks, cache["blocks"], strict=True):
-        x, new = block(x, positions, mask, old, start)
+    layer = blocks[0].attention
+    turn = rotation(positions, layer.d, layer.base) if layer.base else None
+    start, kept = cache["start"] if cache else 0, []
+    blocks_before = cache["blocks"] if cache else [None] * len(blocks)
+    for block, old in zip(blocks, blocks_before, strict=True):
+        x, new = block(x, turn, mask, old, start)
         kept.append(new)
-    return x, {**cache, "start": start + x.shape[1], "blocks": kept}
+    return x, cache and {**cache, "start": start + x.shape[1], "blocks": kept}
 
 
 class ModernLM(nn.Module):
     """Logits of the next token at every position: ``b s -> b s c``."""
 
     def __init__(
-        self,
-        n_tokens,
-        m,
-        n_blocks,
-        max_length,
-        positions="rotary",
-        tied=True,
-        **options,
+        self, n_tokens, m, n_blocks, max_length, positions="rotary", tied=True, **rest
     ):
         super().__init__()
         self.max_length, learned = max_length, {"rotary": 0, "learned": 1}[positions]
-        if learned:
-            options["base"] = None  # nothing is rotated
+        rest |= {"base": None} if learned else {}  # nothing is rotated
         self.embed = lookup(n_tokens, m, m**-0.5)
         self.positions = lookup(max_length, m, 0.02) if learned else None
-        blocks = [ModernBlock(m, **options) for _ in range(n_blocks)]
+        blocks = [ModernBlock(m, **rest) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
-        norm, eps = options.get("norm", "rms"), options.get("eps", 1e-6)
+        norm, eps = rest.get("norm", "rms"), rest.get("eps", 1e-6)
         self.norm = make_norm(m, norm, eps)
         self.output = None if tied else projection(m, n_tokens)
 
