@@ -34,11 +34,29 @@ def load(path=None):
     that ``$TEXT_FILE`` names, and else modules of Python's standard library.
     """
     if path := path or os.environ.get("TEXT_FILE"):
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read(path)
         stop = len(text) * 9 // 10
         return {"train": text[:stop], "test": text[stop:]}
     parts = {"train": TRAINING, "test": HELD_OUT}
     return {name: "".join(map(module, names)) for name, names in parts.items()}
+
+
+def place(path):
+    """Where a file or folder is that somebody names: from here, or one folder above."""
+    paths = [Path(folder, Path(path).expanduser()) for folder in (".", "..")]
+    for found in paths:  # a page runs in notebooks/, and its reader stands above it
+        if found.exists():
+            return found
+    raise FileNotFoundError(f"expected {path} in {Path.cwd()} or above it, got nothing")
+
+
+def read(path):
+    """A text in UTF-8, with a byte order mark or without; else ValueError."""
+    try:
+        return place(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.object[error.start]:#04x} at place {error.start}"
+        raise ValueError(f"expected UTF-8 in {path}, got {byte}") from None
 
 
 def module(name):
@@ -65,6 +83,7 @@ def random_windows(tokens, length, settings):
     An int32 array ``epochs·n_train length + 1``, to be used with
     ``batches=sequences.in_order(settings)``.
     """
+    windows(tokens[: length + 1], length)  # there is one
     rng = np.random.default_rng(settings.seed)
     n = settings.epochs * settings.n_train
     starts = rng.integers(len(tokens) - length, size=n)
