@@ -755,6 +755,8 @@ source = os.environ.get("PHOTOS", "digits")
 if sets.features_file(source).exists():
     ours, rule = learn_photos(source)
     print(f"{source}: {ours:.1%} of the test sets, baseline {rule:.1%}")
+elif source != "digits":
+    print(f"{source} is not prepared: run make data PHOTOS={source}")
 
 # %% [markdown] tags=["shared"]
 # How far does a model of the tutorial's size get on photos? Here is a run on CIFAR-10,
