@@ -70,12 +70,12 @@ environment: .venv/complete
 
 # The stamp is written last, so an interrupted installation is begun anew.
 .venv/complete: requirements/lock.txt requirements/lock-cuda.txt
-	@$(or $(PYTHON),false) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+	@"$(or $(PYTHON),false)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
 	echo "The book needs Python 3.11, 3.12 or 3.13: install one, or name it with make PYTHON=/path/to/python." >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null || { \
 	echo "$(PYTHON) cannot make virtual environments: on Debian and Ubuntu, apt install python3-venv." >&2; exit 1; }
 	@echo "Making .venv; the first time takes some minutes and 7 GB."
-	@rm -rf .venv && $(PYTHON) -m venv .venv
+	@rm -rf .venv && "$(PYTHON)" -m venv .venv
 	@$(RUN) -m pip install --quiet --disable-pip-version-check $$(grep -o '^uv==[^ ]*' requirements/lock.txt)
 	@driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1); \
 	cuda=$$(test "$$(uname)" = Linux -a "0$${driver%%.*}" -ge 580 && echo "-r requirements/lock-cuda.txt"); \

@@ -40,12 +40,14 @@ import sys
 
 REPOSITORY = "https://github.com/example/transformers-side-by-side"
 
-if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
-    if not os.path.isdir(folder):
+    if not os.path.exists(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
         if subprocess.run(clone, check=False).returncode:
             sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    if not os.path.isfile(f"{folder}/notebooks/helpers/settings.py"):
+        sys.exit(f"expected a clone of {REPOSITORY} in {folder}: rename what is there")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -751,6 +753,8 @@ source = os.environ.get("PHOTOS", "digits")
 if sets.features_file(source).exists():
     ours, rule = learn_photos(source)
     print(f"{source}: {ours:.1%} of the test sets, baseline {rule:.1%}")
+elif source != "digits":
+    print(f"{source} is not prepared: run make data PHOTOS={source}")
 
 # %% [markdown] tags=["shared"]
 # How far does a model of the tutorial's size get on photos? Here is a run on CIFAR-10,

@@ -39,12 +39,14 @@ import sys
 
 REPOSITORY = "https://github.com/example/transformers-side-by-side"
 
-if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
-    if not os.path.isdir(folder):
+    if not os.path.exists(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
         if subprocess.run(clone, check=False).returncode:
             sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    if not os.path.isfile(f"{folder}/notebooks/helpers/settings.py"):
+        sys.exit(f"expected a clone of {REPOSITORY} in {folder}: rename what is there")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -153,27 +155,108 @@ def class_loss(model, x, real, labels):
 
 
 # %% [markdown] tags=["shared"]
-# To predict numbers, take one output for each and the mean squared error; return its
-# negative as `accuracy`, because `fit` keeps the highest.
+# To predict numbers, and for rare classes, see [an
+# extra](#extra-numbers-to-predict-and-rare-classes).
 #
 # ## A table: each number is a token
 #
-# The table is a CSV file of scikit-learn; put yours in its place. It has 13 numbers for
-# each of 178 wines, and in the last column one of three varieties of grape: 90 rows for
-# training, 44 that choose the epoch (**validation**), and 44 for the test.
+# The table is scikit-learn's, saved as a CSV file; put yours in its place. It has 13
+# numbers for each of 178 wines, and in the last column one of three varieties of grape:
+# 90 rows for training, 44 that choose the epoch (**validation**), and 44 for the test.
+#
+# Tables of one's own have surprises, and a wrong number is worse than an error. So we
+# let pandas read all cells as text, and turn them into numbers ourselves: `?` or `n/a`
+# is a gap, NaN; a column of words is left out, with a sentence; and for `1,5`, `12 %`,
+# `$3` or a date, which could mean several things, an error names row and column.
 
 # %% tags=["shared"]
+import io
+import re
+
+import pandas as pd
+
+from helpers.data.text import read
+
+GAP = re.compile(r"|[-–—.?]+|#?n/?a|<na>|nan|none|null", re.IGNORECASE)
+LIKE = re.compile(r"([^\W\d]{3}\W+)?\W*\d[\d\W]*([^\W\d]{1,3}[\d\W]*)*|\W?inf")
+
+
+def read_csv(path, header="infer"):
+    """The cells of a table in UTF-8 as text; row 1 is the header."""
+    lines = re.sub(r"^sep=.*\n", "", read(path), flags=re.IGNORECASE)
+    separator = max(",;\t|", key=lines.partition("\n")[0].count)
+    options = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
+    cells = pd.read_csv(io.StringIO(lines), sep=separator, header=header, **options)
+    if not isinstance(cells.index, pd.RangeIndex):
+        raise ValueError(f"expected a name for each column of {path}, got fewer")
+    cells.columns = [str(name).strip() for name in cells.columns]
+    cells.index += 1 if header is None else 2
+    cells = cells.fillna("").map(str.strip)
+    return cells[(cells != "").any(axis=1)]
+
+
+# %% tags=["shared"]
+def to_numbers(cells):
+    """A column of text as numbers, NaN in gaps, or None if it has words."""
+    known = cells[[not GAP.fullmatch(cell) for cell in cells]]
+    given = known.str.lower().replace({"true": "1", "false": "0"})
+    values = pd.to_numeric(given, errors="coerce").astype(float)
+    odd = known[~np.isfinite(values)]
+    words = sum(not LIKE.fullmatch(cell) for cell in odd)
+    if 2 * words >= len(known):
+        return None
+    if len(odd):
+        place = f"row {odd.index[0]}, column {cells.name!r}"
+        raise ValueError(f"{place}: expected a number, got {odd.iloc[0]!r}")
+    return values.reindex(cells.index)
+
+
+def numeric(table):
+    """The columns of a table that have numbers; others are listed and left out."""
+    found = {name: to_numbers(table[name]) for name in table}
+    for name, column in found.items():
+        if column is None or name.startswith("Unnamed"):  # the numbers of the rows
+            print(f"left out: column {name!r}, as {table[name].iloc[0]!r}")
+    kept = {n: x for n, x in found.items() if x is not None and "Unnamed" not in n}
+    return pd.DataFrame(kept)
+
+
+# %% [markdown] tags=["shared"]
+# Labels may be words, 1 to 3, -1 and 1, or True and False. A model needs 0 to
+# $c - 1$:
+
+
+# %% tags=["shared"]
+def class_numbers(labels):
+    """Labels of any kind as 0 to c - 1, and the names of the classes, sorted."""
+    labels = pd.Series(labels).astype(object).replace("", None)
+    numbers = pd.to_numeric(labels, errors="coerce")
+    labels = labels if numbers.isna().any() else numbers
+    codes, names = pd.factorize(labels, sort=True)
+    if (codes < 0).any():
+        raise ValueError(
+            f"row {labels.index[codes < 0][0]}: expected a label, got none"
+        )
+    if len(names) < 2:
+        raise ValueError(f"expected two classes or more, got {[*names]}")
+    return codes, [*names]
+
+
+# %% tags=["shared"]
+import tempfile
 from pathlib import Path
 
-import sklearn
+from sklearn.datasets import load_wine
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-file = Path(sklearn.__file__).parent / "datasets/data/wine_data.csv"
-values = np.genfromtxt(file, delimiter=",", skip_header=1)  # an empty cell becomes NaN
-wine, grapes = values[:, :-1], values[:, -1].astype(int)  # n s, n
+folder = Path(tempfile.mkdtemp())
+load_wine(as_frame=True).frame.to_csv(folder / "wine.csv", index=False)
+cells = read_csv(folder / "wine.csv")
+grapes, varieties = class_numbers(cells.pop("target"))  # n
+wine = numeric(cells).to_numpy()  # n s
 order = np.random.default_rng(0).permutation(len(wine))
 rows, validation_rows, test_rows = np.split(order, [90, 134])
 
@@ -194,23 +277,24 @@ wine_score = wine_baseline.score(wine[test_rows], grapes[test_rows])
 # ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token is a
 # vector with the number in its column's place, and 0 elsewhere. The number is scaled by
 # mean and standard deviation *of the training rows*; all other rows stand for data that
-# you do not have yet. (Drop constant columns; a category becomes a column of 0 and 1
-# for each value.)
+# you do not have yet. (A category becomes a column of 0 and 1 for each value:
+# `pd.get_dummies`.)
 
 
 # %% tags=["shared"]
 def from_table(rows, mean, deviation):
     """Numbers in the place of their column, and which are known: ``b s s, b s``."""
     known = ~np.isnan(rows)  # b s
+    deviation = np.where(deviation > 0, deviation, 1)  # of a constant column
     scaled = np.where(known, (rows - mean) / deviation, 0)
     return scaled[:, :, None] * np.eye(rows.shape[1]), known
 
 
 # %% tags=["shared"]
 scale = {"mean": np.nanmean(wine[rows], 0), "deviation": np.nanstd(wine[rows], 0)}
-cells, known = from_table(wine, **scale)
+tokens, known = from_table(wine, **scale)
 training, validation, test = [
-    (cells[part], known[part], grapes[part])
+    (tokens[part], known[part], grapes[part])
     for part in (rows, validation_rows, test_rows)
 ]
 settings = Settings(n_train=90, batch_size=45, epochs=20, learning_rate=3e-3, warmup=10)
@@ -222,9 +306,6 @@ wine_accuracy = evaluate(wine_model, class_loss, test)["accuracy"]
 # Save the weights with the scale; another day, new rows need both:
 
 # %% tags=["shared"]
-import tempfile
-
-folder = Path(tempfile.mkdtemp())
 save_weights(wine_model, folder / "wine.safetensors")
 np.savez(folder / "scale.npz", **scale)
 
@@ -659,6 +740,87 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
+# ## Extra: Numbers to predict, and rare classes
+#
+# **Regression**: one output for each number, scaled as the inputs are, and the mean
+# squared error. Its negative is the `accuracy`, because `fit` keeps the highest. Here
+# the first column, alcohol, is predicted from the others:
+
+
+# %% tags=["shared"]
+def number_loss(model, x, real, y):
+    """Mean squared error of one number for each sequence, ``b``."""
+    error = ((model(x, real)[:, 0] - y) ** 2).mean()
+    return error, {"accuracy": -error}
+
+
+# %% tags=["shared"]
+from sklearn.linear_model import Ridge
+
+y = (wine[:, 0] - scale["mean"][0]) / scale["deviation"][0]
+rest = from_table(wine[:, 1:], scale["mean"][1:], scale["deviation"][1:])
+parts = [
+    (*(x[part] for x in rest), y[part].astype(np.float32))
+    for part in (rows, validation_rows, test_rows)
+]
+alcohol_model = new_model(12, 1, max_length=12)
+usual = {"batch_size": 45, "learning_rate": 3e-3, "warmup": 10}
+task = Settings(n_train=90, epochs=20, **usual)
+fit(alcohol_model, number_loss, parts[0], task, validation=parts[1])
+error = evaluate(alcohol_model, number_loss, parts[2])["loss"]
+ridge = make_pipeline(SimpleImputer(), StandardScaler(), Ridge())
+guesses = ridge.fit(wine[rows, 1:], y[rows]).predict(wine[test_rows, 1:])
+
+# %% tags=["shared", "say"]
+linear = np.mean((guesses - y[test_rows]) ** 2)
+say(
+    f"Of the variance of alcohol, {error:.0%} is left unexplained by the Transformer, "
+    f"{linear:.0%} by a linear regression."
+)
+
+# %% [markdown] tags=["shared"]
+# **Rare classes**: a model that never names a class of 5 % is right in 95 %. So look at
+# each class (`balanced_accuracy_score` of scikit-learn is the mean), and draw batches
+# in which all classes are equally frequent. Here only five wines of the third variety
+# are left for training:
+
+
+# %% tags=["shared"]
+def balanced(labels, settings):
+    """Batches with equally frequent classes: from the epoch to rows ``n b``."""
+    p = 1 / np.bincount(labels)[labels]
+    shape = settings.n_train // settings.batch_size, settings.batch_size
+
+    def batches(epoch):
+        rng = np.random.default_rng([settings.seed, epoch])
+        return rng.choice(len(labels), shape, p=p / p.sum())
+
+    return batches
+
+
+# %% tags=["shared"]
+third = rows[grapes[rows] == 2]
+few = np.setdiff1d(rows, third[5:])
+few_data = *from_table(wine[few], **scale), grapes[few]
+task = Settings(n_train=len(few), batch_size=16, epochs=8, learning_rate=3e-3)
+rare = {}
+for name, how in {
+    "as they come": None,
+    "balanced": balanced(grapes[few], task),
+}.items():
+    model = new_model(13, 3, max_length=13)
+    fit(model, class_loss, few_data, task, **({"batches": how} if how else {}))
+    given = from_table(wine[test_rows], **scale)
+    found = outputs(model, *given).argmax(-1)
+    rare[name] = (found == 2)[grapes[test_rows] == 2].mean()
+
+# %% tags=["shared", "say"]
+say(
+    f"Of the test wines of the rare variety, {rare['as they come']:.0%} are found with "
+    f"batches as they come, {rare['balanced']:.0%} with balanced ones."
+)
+
+# %% [markdown] tags=["shared"]
 # ## Extra: Files become arrays
 #
 # Often each recording is a file, and each class a folder. Here we write some utterances
@@ -683,14 +845,14 @@ for b in (0, 1, 30, 90):
 # %% tags=["shared"]
 files = sorted((folder / "speakers").glob("*/*.csv"))
 names, classes = np.unique([file.parent.name for file in files], return_inverse=True)
-frames, is_real = padded([np.genfromtxt(f, delimiter=",", ndmin=2) for f in files])
+frames, is_real = padded([numeric(read_csv(file, None)) for file in files])
 there = is_real[..., None] & ~np.isnan(frames)  # known, b s i: empty cells are not
 print(frames.shape, names, classes)
 
 # %% [markdown] tags=["shared"]
 # Scale by `np.nanmean` and `np.nanstd`, put your sizes in place of 12, 24, 9 and 29,
 # and go on as above: `there` is `known`. For texts, the same two lines make `files` and
-# `classes`, and `[file.read_text("utf-8") for file in files]` the texts.
+# `classes`, and `[read(file) for file in files]` the texts.
 
 # %% tags=["shared", "check"]
 # Checked: what was written comes back, and padding is not known

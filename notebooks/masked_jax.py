@@ -39,12 +39,14 @@ import sys
 
 REPOSITORY = "https://github.com/example/transformers-side-by-side"
 
-if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
-    if not os.path.isdir(folder):
+    if not os.path.exists(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
         if subprocess.run(clone, check=False).returncode:
             sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    if not os.path.isfile(f"{folder}/notebooks/helpers/settings.py"):
+        sys.exit(f"expected a clone of {REPOSITORY} in {folder}: rename what is there")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 

@@ -41,12 +41,14 @@ import sys
 
 REPOSITORY = "https://github.com/example/transformers-side-by-side"
 
-if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
-    if not os.path.isdir(folder):
+    if not os.path.exists(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
         if subprocess.run(clone, check=False).returncode:
             sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    if not os.path.isfile(f"{folder}/notebooks/helpers/settings.py"):
+        sys.exit(f"expected a clone of {REPOSITORY} in {folder}: rename what is there")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -81,14 +83,14 @@ drawing("ways-to-share")
 # %% [markdown] tags=["shared"]
 # The first row of the drawing is this **data-parallel** training, and it is what most
 # people need; the second comes below, the third in an extra. Our example is a small
-# language model, on characters of Python's own source text. First, its training on one
+# language model, on bytes of Python's own source text. First, its training on one
 # device:
 
 
 # %% tags=["shared"]
 def draw_batches(updates=20):
-    """Tokens from random places of a text, ``updates b s+1``: ASCII codes."""
-    codes = np.frombuffer(text.load()["train"].encode("ascii"), np.uint8)
+    """Tokens from random places of a text, ``updates b s+1``: bytes of UTF-8."""
+    codes = np.frombuffer(text.load()["train"].encode("utf-8"), np.uint8)
     starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, 32))
     return codes[starts[..., None] + np.arange(33)].astype(np.int32)
 
@@ -101,7 +103,7 @@ sizes |= {"norm_first": True, "activation": "gelu"}
 # %% tags=["jax"]
 def new_model():
     """A model with the same initial weights each time."""
-    return LanguageModel(128, 64, **sizes, rngs=nnx.Rngs(0))
+    return LanguageModel(256, 64, **sizes, rngs=nnx.Rngs(0))
 
 
 # %% tags=["jax"]

@@ -38,12 +38,14 @@ import sys
 
 REPOSITORY = "https://github.com/example/transformers-side-by-side"
 
-if "google.colab" in sys.modules and not os.path.isdir("helpers"):
+if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     folder = REPOSITORY.rsplit("/", 1)[-1]
-    if not os.path.isdir(folder):
+    if not os.path.exists(folder):
         clone = ["git", "clone", "--quiet", "--depth", "1", REPOSITORY, folder]
         if subprocess.run(clone, check=False).returncode:
             sys.exit(f"{REPOSITORY} cannot be fetched: a placeholder, or not reached")
+    if not os.path.isfile(f"{folder}/notebooks/helpers/settings.py"):
+        sys.exit(f"expected a clone of {REPOSITORY} in {folder}: rename what is there")
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
@@ -51,6 +53,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from helpers.data import text
 from helpers.exercises import check
 from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, recorded, say, table
@@ -630,7 +633,9 @@ say(
 #
 # Make one folder for each class, as for torchvision's `ImageFolder`, and set the
 # environment variable `PHOTOS` to the folder that contains them. (`PHOTOS=cifar10`
-# downloads CIFAR-10.) The middle square of a photo is scaled to 32 × 32 pixels, so cut
+# downloads CIFAR-10.) Any size, mode and depth that Pillow reads will do; 16 bits
+# become 8 by their type, so dark pictures stay dark. What is left out is listed. The
+# middle square of a photo is scaled to 32 × 32 pixels, so cut
 # large pictures into tiles first. A fifth of each class is kept for the test. But all
 # photos of one scene, one slide or one person must be on the same side: then make two
 # folders, `train` and `test`, with the same classes.
@@ -638,40 +643,98 @@ say(
 # %% tags=["shared"]
 import os
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageCms, ImageOps
+
+Image.MAX_IMAGE_PIXELS = None  # else Pillow takes a large scan for an attack
 
 
-def square(photo):
-    """The middle square of a photo that PIL has opened: uint8 ``32 32 3``."""
-    upright = ImageOps.exif_transpose(photo).convert("RGB")
-    return np.asarray(ImageOps.fit(upright, (32, 32)))
-
-
-def photos_in(source):
-    """Folders of classes, or CIFAR, as torchvision reads them: one part, or two."""
-    from torchvision import datasets
-
-    if source in ("cifar10", "cifar100"):
-        kind = getattr(datasets, source.upper())
-        return [kind("data", train, square, download=True) for train in (True, False)]
-    source = os.path.expanduser(source)
-    source = source if os.path.isdir(source) else os.path.join("..", source)
-    both = [os.path.join(source, part) for part in ("train", "test")]
-    folders = both if all(map(os.path.isdir, both)) else [source]
-    return [datasets.ImageFolder(folder, square) for folder in folders]
+def eight_bits(photo):
+    """A photo that PIL has opened, upright; deeper ones are scaled by their type."""
+    tags = getattr(photo, "tag_v2", {})  # of TIFF; other files have 16 bits
+    bits, signed = np.max(tags.get(258, 16)), np.max(tags.get(339, 1)) == 2
+    upright = ImageOps.exif_transpose(photo)
+    if upright.mode[0] not in "FI":
+        return upright
+    values = np.asarray(upright)
+    if upright.mode == "F":
+        if not (values.min() >= 0 and values.max() <= 1):
+            got = f"{values.min():g} to {values.max():g}"
+            raise ValueError(f"expected floats from 0 to 1, got {got}")
+        values = (255 * values).round()
+    else:
+        values = values.view(np.uint32) if bits == 32 and not signed else values
+        values = values >> (bits - 8 - signed)
+    return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
 
 
 # %% tags=["shared"]
+def square(photo):
+    """The middle square of a photo that PIL has opened: uint8 ``32 32 3``."""
+    photo = eight_bits(photo)
+    if photo.mode == "LAB":
+        profiles = [ImageCms.createProfile(name) for name in ("LAB", "sRGB")]
+        photo = ImageCms.profileToProfile(photo, *profiles, outputMode="RGB")
+    if photo.has_transparency_data:  # on white paper
+        photo = photo.convert("RGBA")
+        paper = Image.new("RGBA", photo.size, "white")
+        photo = Image.alpha_composite(paper, photo)
+    return np.asarray(ImageOps.fit(photo.convert("RGB"), (32, 32)))
+
+
+# %% tags=["shared"]
+def read_folder(folder):
+    """Photos of ``folder/CLASS/``: images, labels, classes, and what is left out."""
+    images, names, left = [], [], []
+    for path in sorted(folder.glob("*/**/*")):
+        parts = path.relative_to(folder).parts
+        if any(part[0] in "._@$#" for part in parts) or path.is_dir():
+            continue  # of an archive, a system or a camera
+        try:
+            with Image.open(path) as photo:
+                images.append(square(photo))
+            names.append(parts[0])
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow has all three
+            left.append(f"left out: {path}: {error}")
+    classes, labels = np.unique(names, return_inverse=True)
+    folders = {path.name for path in folder.iterdir() if path.is_dir()}
+    left += [f"left out: {folder / name}" for name in sorted(folders - {*classes})]
+    return np.array(images), labels.astype(np.int32), classes.tolist(), left
+
+
+def read_folders(source):
+    """One part of photos, or ``train`` and ``test``, as pairs; classes; left out."""
+    inside = {path.name.lower(): path for path in source.iterdir() if path.is_dir()}
+    split = {"train", "test"} <= inside.keys()
+    folders = [inside["train"], inside["test"]] if split else [source]
+    parts = [read_folder(folder) for folder in folders]
+    names, left = [part[2] for part in parts], [x for part in parts for x in part[3]]
+    if len(names[0]) < 2 or names[0] != names[-1]:
+        raise ValueError(f"expected the same two or more classes, got {names}")
+    return [part[:2] for part in parts], names[0], left
+
+
+# %% tags=["shared"]
+def photos_in(source):
+    """Photos of a folder or of CIFAR: one part or two, as pairs; names of classes."""
+    if source not in ("cifar10", "cifar100"):
+        parts, classes, left = read_folders(text.place(source))
+        print(*left, sep="\n")
+        return parts, classes
+    from torchvision import datasets
+
+    kind, parts = getattr(datasets, source.upper()), []
+    for train in (True, False):
+        found = kind("data", train, download=True)
+        parts.append((found.data, np.array(found.targets, np.int32)))
+    return parts, found.classes
+
+
 def load_photos(source):
     """Photos in three parts, ``n y x i`` and ``n``, and the names of the classes."""
-    parts = []
-    found = photos_in(source)
-    for photos in found:
-        images, labels = zip(*photos, strict=True)
-        images = np.stack(images) / np.float32(255)
-        parts.append((images, np.array(labels, np.int32)))
+    parts, classes = photos_in(source)
+    parts = [(images / np.float32(255), labels) for images, labels in parts]
     rest, test = parts if len(parts) == 2 else divide(parts[0], 0.2)
-    return *divide(rest, 0.1), test, found[0].classes
+    return *divide(rest, 0.1), test, classes
 
 
 def mirror(uniforms, images, labels):

@@ -611,7 +611,7 @@ def step(state, rest, batch, *, graph):
     return nnx.split((model, optimizer), nnx.RngState, ...)[2], loss
 
 
-def train(model, tokens, options):
+def train(model, tokens, characters, options):
     """Train from the last checkpoint on, on all devices of all processes."""
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
@@ -621,7 +621,11 @@ def train(model, tokens, options):
     graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
     state = jax.device_put(state, everywhere)
     folder, done = Path(options.folder).resolve(), 0
-    with ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(2)) as kept:
+    given = {"options": ocp.CheckpointManagerOptions(2)}
+    given["metadata"] = {"characters": characters}  # those of the first call stay
+    with ocp.CheckpointManager(folder, **given) as kept:
+        if kept.metadata().custom_metadata != given["metadata"]:
+            raise SystemExit(f"{folder} is of another text: name another --folder")
         if kept.latest_step() is not None:
             done = kept.latest_step()
             state = kept.restore(done, args=ocp.args.StandardRestore(state))
@@ -656,8 +660,14 @@ def main():
         given = options.coordinator, options.processes, options.process
         jax.distributed.initialize(*given)
 
-    text = Path(options.text).read_text(encoding="utf-8-sig")
-    characters = sorted(set(text))
+    try:
+        text = Path(options.text).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"expected a text in UTF-8: {error}")
+    characters = "".join(sorted(set(text)))
+    prompt = options.prompt or text[:16]
+    if unknown := set(prompt) - set(text):
+        parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
     numbers = {character: n for n, character in enumerate(characters)}
     tokens = np.array([numbers[character] for character in text], np.int32)
     sizes = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 128}
@@ -669,11 +679,8 @@ def main():
             f"expected a text of more than {length} characters and a batch that "
             f"{n} devices share, got {len(text)}, {options.batch_size}"
         )
-    train(model, tokens, options)
+    train(model, tokens, characters, options)
     if jax.process_index() == 0:
-        prompt = options.prompt or text[:16]
-        if unknown := set(prompt) - set(numbers):
-            parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
         written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)
         print(prompt + "".join(characters[n] for n in written[0].tolist()))
 

@@ -590,17 +590,19 @@ def batch_of(tokens, length, batch_size, update, rank, n_processes):
 
 def save(path, parts):
     """Write a checkpoint, whole or not at all: the old one stays until then."""
-    draft = path.with_suffix(".draft")
+    draft = path.with_suffix(f".{os.getpid()}.draft")  # two may write at once
     torch.save(parts, draft)
     draft.replace(path)
 
 
-def train(model, tokens, options, path, rank, n_processes):
+def train(model, tokens, characters, options, path, rank, n_processes):
     """Train from the last checkpoint on, with a share of every batch."""
     options.learning_rates = torch.tensor([options.learning_rate])  # the same for all
     optimizer, done = make_optimizer(model, options)[0], 0
     if path.exists():
         kept = torch.load(path, map_location=tokens.device, weights_only=True)
+        if kept.get("characters") != characters:
+            raise SystemExit(f"{path.parent} is of another text: name another --folder")
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
         done = kept["update"]
@@ -623,7 +625,7 @@ def train(model, tokens, options, path, rank, n_processes):
                 print(f"update {update:4}: loss {loss.item():.3f}")
         if rank == 0 and (update % 100 == 0 or update == options.updates):
             parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            save(path, {**parts, "update": update})
+            save(path, {**parts, "update": update, "characters": characters})
 
 
 def main():
@@ -644,8 +646,14 @@ def main():
     if n_processes > 1:
         distributed.init_process_group("nccl" if device != "cpu" else "gloo")
 
-    text = Path(options.text).read_text(encoding="utf-8-sig")
-    characters = sorted(set(text))
+    try:
+        text = Path(options.text).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"expected a text in UTF-8: {error}")
+    characters = "".join(sorted(set(text)))
+    prompt = options.prompt or text[:16]
+    if unknown := set(prompt) - set(text):
+        parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
     numbers = {character: n for n, character in enumerate(characters)}
     tokens = torch.tensor([numbers[character] for character in text], device=device)
     torch.manual_seed(0)
@@ -659,11 +667,9 @@ def main():
         )
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    train(model, tokens, options, folder / "checkpoint.pt", rank, n_processes)
+    path = folder / "checkpoint.pt"
+    train(model, tokens, characters, options, path, rank, n_processes)
     if rank == 0:
-        prompt = options.prompt or text[:16]
-        if unknown := set(prompt) - set(numbers):
-            parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
         written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)
         print(prompt + "".join(characters[n] for n in written[0].tolist()))
     if n_processes > 1:

@@ -151,6 +151,13 @@ def test_prepared_photos_are_scaled_by_their_training_part(tmp_path, monkeypatch
         assert np.corrcoef(part.features.mean(axis=1), brightness)[0, 1] > 0.9
     steps = np.diff(features["test"], axis=0) / np.diff(parts["test"].features, axis=0)
     np.testing.assert_allclose(np.median(steps), features["train"].std(), rtol=0.3)
+    (tmp_path / "birds").mkdir()
+    own = {"digest": sets.digest(tmp_path / "birds")}
+    np.savez(tmp_path / "birds.npz", **arrays, **own)
+    sets.photos(tmp_path / "birds", seed=1)
+    (tmp_path / "birds" / "new.jpg").touch()  # or changed, or of another folder
+    with pytest.raises(ValueError, match="has other photos now: make data PHOTOS="):
+        sets.photos(tmp_path / "birds", seed=1)
 
 
 @on_both_sides

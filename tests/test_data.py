@@ -1,6 +1,7 @@
 """The chapter on your own data: the classifier of padded sequences, and its data."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers import reference
@@ -99,6 +100,47 @@ def test_rows_of_a_table_become_tokens(page):
     np.testing.assert_array_equal(known, [[True, False], [True, True]])
     expected = [[[-1, 0], [0, 0]], [[1, 0], [0, 0.5]]]
     np.testing.assert_array_equal(tokens, expected)
+
+
+TABLE = (
+    "id;Größe; note ;truth;when;empty;Unnamed: 9\n1;1e3;12 Main St;TRUE;?;;0\n\n"
+    "2; -.5 ;#late;false;n/a;;1\n3;;ok\n"
+)
+
+
+@on_both_sides
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_table_of_a_spreadsheet_becomes_numbers(side, encoding, tmp_path, capsys):
+    """With its gaps; columns of words, without numbers and of row numbers are named."""
+    page, file = definitions(f"data_{side.name}"), tmp_path / "own.csv"
+    for mark, first in ((";", ""), ("\t", "sep=\t\n"), ("|", "")):
+        lines = (first + TABLE.replace(";", mark)).replace("\n", "\r\n")
+        file.write_bytes(lines.encode(encoding))
+        found = page.numeric(page.read_csv(file))
+        assert [*found] == ["id", "Größe", "truth"] and [*found.index] == [2, 4, 5]
+        expected = [[1, 1000, 1], [2, -0.5, 0], [3, np.nan, np.nan]]
+        np.testing.assert_array_equal(found, expected)
+        said = capsys.readouterr().out
+        assert all(f"left out: column {n!r}" in said for n in ("note", "when", "empty"))
+    file.write_text('"a, b","c"\n"1","2"\n#3,4\n')  # a row may begin with #
+    with pytest.raises(ValueError, match=r"row 3, column 'a, b': .* got '#3'"):
+        page.numeric(page.read_csv(file))
+
+
+LABELS = {"a b": ["b", "a", "b"], "1 3": [3, 1, 3], "-1 1": [1, -1, 1]}
+LABELS |= {"False True": [True, False, True], "1.0 3.0": [3.0, 1.0, 3.0]}
+LABELS |= {"9.0 10.0": ["10", "9", "10.0"], "z ü": np.array(["ü", "z", "ü"])}
+LABELS |= {
+    "x y": pd.Categorical(["y", "x", "y"]),
+    "4 5": pd.Series([5, 4, 5], [7, 8, 9]),
+}
+
+
+@on_both_sides
+@pytest.mark.parametrize("names", LABELS)
+def test_labels_of_any_kind_become_numbers_from_0(side, names):
+    codes, found = definitions(f"data_{side.name}").class_numbers(LABELS[names])
+    assert codes.tolist() == [1, 0, 1] and " ".join(map(str, found)) == names
 
 
 @on_both_sides

@@ -88,8 +88,19 @@ def test_a_folder_of_photos_becomes_one_file(tmp_path, folder, capsys):
         picture(tmp_path / "birds" / "owl" / f"{n}.png", (6 * n, 0, 9))
         picture(tmp_path / "birds" / "Kea" / f"{n}.png", (6 * n + 120, 200, 9))
     (tmp_path / "birds" / "owl" / "bad.png").write_bytes(b"no picture")
+    for name in ("__MACOSX/owl", "@eaDir", "$RECYCLE.BIN", ".thumbs", "owl/.trash"):
+        picture(tmp_path / "birds" / name / "1.png", 0)  # archives and systems
+    picture(tmp_path / "birds" / "owl" / "._1.png", 0)
+    (tmp_path / "birds" / "empty").mkdir()
+    floats = Image.fromarray(np.full((9, 9), 7, np.float32))
+    floats.save(tmp_path / "birds" / "Kea" / "float.tif")
     tool.photos(str(tmp_path / "birds"), with_features=False)
-    assert "bad.png: cannot identify" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    for name in ("bad.png: cannot identify", "float.tif: expected floats from 0 to 1"):
+        assert name in said
+    for name in ("__MACOSX", "@eaDir", "$RECYCLE.BIN", ".thumbs", "empty"):
+        assert f"left out: {tmp_path / 'birds' / name}\n" in said
+    assert Image.MAX_IMAGE_PIXELS is None, "scans may be large"
     found = np.load(folder / "birds.npz")
     assert found["classes"].tolist() == ["Kea", "owl"]
     for part, n in {"train": 16, "test": 4}.items():

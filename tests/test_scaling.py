@@ -25,12 +25,21 @@ def children():
 
 
 @pytest.mark.parametrize("start", [jobs.together, jobs.torchrun])
-def test_an_error_is_told_and_ends_the_others(start):
-    def fails(*_):
-        raise ValueError("expected 3, got 4")
+def test_an_error_is_told_and_ends_the_others(start, monkeypatch):
+    """In any locale, and on Windows, which has no ``killpg``."""
+    for name, value in {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    if start is jobs.together:
+        monkeypatch.delattr(os, "killpg")
+
+    def fails(rank=0):
+        if rank == 1:
+            time.sleep(600)
+        raise ValueError("expected 3 – got 4")
 
     with pytest.raises(
-        RuntimeError, match=r"process \d .*\n(.*\n)*.*expected 3, got 4"
+        RuntimeError, match=r"process \d .*\n(.*\n)*.*expected 3 – got 4"
     ):
         start(fails, 2)
     assert children() == []

@@ -68,6 +68,24 @@ def test_an_interrupted_training_goes_on_as_if_it_were_not(whole):
     assert parts == {"20": found["20"]}
 
 
+def test_a_folder_of_another_text_is_refused(whole):
+    side, folder, *_ = whole
+    (folder / "other.txt").write_text("to be or not to be " * 20)
+    (folder / "latin.txt").write_bytes("café ".encode("latin-1") * 99)
+    for name, said in {"other": "is of another text", "latin": "text in UTF-8"}.items():
+        command = [f"model_{side}.py", f"{name}.txt", "--folder", "whole"]
+        process = started(["-I", *command], folder)
+        assert said in process.communicate()[1].splitlines()[-1] and process.returncode
+
+
+def test_two_trainings_in_one_folder_both_end(whole):
+    side, folder, found, _ = whole
+    if side == "torch":
+        command = ["-I", f"model_{side}.py", "--updates", 20, "--folder", "both"]
+        both = [started(command, folder) for _ in range(2)]
+        assert all(losses(process)[0] == found for process in both)
+
+
 def test_two_processes_have_the_losses_of_one(whole):
     side, folder, found, _ = whole
     file, options = folder / f"model_{side}.py", ["--updates", 20, "--folder", "two"]

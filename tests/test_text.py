@@ -33,13 +33,40 @@ def test_every_python_has_the_text():
 def test_the_last_tenth_of_a_text_of_your_own_is_held_out(tmp_path, monkeypatch):
     """By path, or by the variable; and any characters."""
     own, path = "Äpfel und Öl — 苹果.\n" * 150, tmp_path / "own.txt"
-    path.write_text(own, encoding="utf-8")
-    monkeypatch.setenv("TEXT_FILE", str(path))
-    for parts in (text.load(path), text.load()):
-        assert parts["train"] + parts["test"] == own
-        assert len(parts["test"]) == len(own) // 10
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")  # of a page; its reader stands above
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_text(own, encoding)
+        monkeypatch.setenv("TEXT_FILE", "own.txt")
+        for parts in (text.load(path), text.load()):
+            assert parts["train"] + parts["test"] == own
+            assert len(parts["test"]) == len(own) // 10
     pairs = BytePairs.learn(parts["train"], 113)
     assert pairs.decode(pairs.encode(parts["test"])) == parts["test"]
+
+
+HAN = "".join(map(chr, range(0x4E00, 0x4E00 + 700)))
+
+
+@pytest.mark.parametrize(
+    "new",
+    ["é", "苹果", "Привет, мир", "नमस्ते", "مرحبا", "שלום", "👩🏽‍💻", "e\u0301", HAN,
+     "\r\f\0", "\\u{e9}", r"\u{5c}u{", r"\u{ü\ü}", "\U0010ffff", "\u2028b\u00a0c"],
+)  # fmt: skip
+def test_any_character_has_tokens_and_comes_back(new):
+    """Also those that training text, or a published vocabulary, does not have."""
+    learned = BytePairs.learn(new + HAN + " to be or not to be" * 9, 150)
+    for pairs in (PAIRS, BytePairs(ASCII), learned):
+        assert pairs.decode(pairs.encode(f"a {new}.")) == f"a {new}."
+
+
+@pytest.mark.parametrize("run", ["ACGT" * 25_000, "\n" + " " * 99_999, "=-" * 50_000])
+def test_a_run_without_end_becomes_short_pieces(run):
+    """They are those of the book's text; one piece of 100,000 would take minutes."""
+    pieces = PIECE.findall(run)
+    assert "".join(pieces) == run and max(map(len, pieces)) <= 102
+    longest = PIECE.findall("\n" + " " * 67 + "_" * 49 + "(" * 80)  # of the book
+    assert [*map(len, longest)] == [68, 49, 80]
 
 
 @settings(max_examples=200)
@@ -79,10 +106,11 @@ def test_merges_are_those_of_counting_anew():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: PAIRS.encode("a café"), "unknown character 'é' (U+00E9)"),
+        (lambda: BytePairs("caf").encode("café"), "unknown character"),
         (lambda: BytePairs.learn("abc", 96), "97 characters, but n_tokens = 96"),
         (lambda: BytePairs.learn("ab ab", 99), "pairs for 98 tokens, not 99"),
         (lambda: text.windows(PAIRS.encode("abc"), 3), "at least 4 tokens, got 3"),
+        (lambda: text.random_windows(np.ones(3), 3, None), "at least 4 tokens, got 3"),
     ],
 )
 def test_what_would_fail_in_silence_raises_an_error(call, message):

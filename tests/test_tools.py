@@ -194,6 +194,9 @@ def test_the_environment_is_made_once_with_cuda_for_a_new_driver(project, driver
     assert status == 0 and "-r requirements/lock.txt" in calls, text
     assert ("lock-cuda.txt" in calls) == bool(cuda)
     assert make(project) == (0, "make: Nothing to be done for 'environment'.\n", "")
+    (project / "my py").symlink_to(project / "bin")
+    (project / ".venv/complete").unlink()
+    assert make(project, f"PYTHON={project}/my py/python3.12")[0] == 0
 
 
 UNSUITABLE = {

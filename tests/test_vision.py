@@ -259,7 +259,7 @@ def test_a_folder_of_photos_is_split_and_learned(side, tmp_path, monkeypatch):
 
 
 def test_folders_train_and_test_are_the_split(tmp_path):
-    for part, n in (("train", 10), ("test", 3)):
+    for part, n in (("Train", 10), ("TEST", 3)):
         save_photos(tmp_path / part, ["blue", "red"], n)
     *parts, _ = page(torch_side).load_photos(str(tmp_path))
     assert [len(y) for _, y in parts] == [18, 2, 6]
@@ -277,3 +277,43 @@ def test_the_middle_square_is_taken_and_the_camera_heeded(tmp_path):
     upright.rotate(90, expand=True).save(tmp_path / "turned.png", exif=exif)
     found = square(Image.open(tmp_path / "turned.png"))
     assert found[:14].min() > 250 and found[18:].max() < 5
+
+
+GREY = np.full((40, 50), 0x4100, np.uint16)  # a dark picture; its own range is 0
+CLEAR = np.full((40, 50, 4), (9, 9, 9, 0), np.uint8)
+RED = Image.new("RGB", (50, 40), "red")
+
+
+PHOTOS = {  # what they become, and the modes and depths that do
+    65: {"16.png": GREY, "16.tif": GREY, "16.pgm": GREY, "big.tif": GREY.astype(">u2"),
+         "32.tif": GREY.astype(np.int32) << 15, "float.tif": np.float32(GREY / 65_535),
+         "8.jpg": Image.new("L", (50, 40), 65)},
+    255: {"1.png": Image.new("1", (50, 40), 1), "clear.png": CLEAR, "clear.webp": CLEAR,
+          "grey.png": Image.new("LA", (50, 40), (9, 0)),
+          "lab.tif": Image.new("LAB", (50, 40), (255, 128, 128))},
+    (254, 0, 0): {"cmyk.jpg": RED.convert("CMYK"), "cmyk.tif": RED.convert("CMYK"),
+                  "ycc.tif": RED.convert("YCbCr"), "palette.gif": RED.convert("P"),
+                  "one.bmp": RED.crop((0, 0, 1, 1)), "long.png": RED.resize((3, 999))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("colour", "name"), [(x, name) for x, photos in PHOTOS.items() for name in photos]
+)
+def test_photos_of_any_mode_and_depth_are_read_by_their_type(colour, name, tmp_path):
+    photo = PHOTOS[colour][name]
+    photo = Image.fromarray(photo) if isinstance(photo, np.ndarray) else photo
+    photo.save(tmp_path / name)
+    with Image.open(tmp_path / name) as opened:
+        found = page(torch_side).square(opened)
+    assert found.shape == (32, 32, 3) and found.dtype == np.uint8
+    assert np.abs(found - np.array(colour, int)).max() <= 2
+
+
+def test_a_palette_may_be_transparent_and_a_gif_may_move(tmp_path):
+    frames, square = [RED, Image.new("RGB", (50, 40), "lime")], page(torch_side).square
+    RED.save(tmp_path / "moves.gif", save_all=True, append_images=frames[1:])
+    RED.convert("P").save(tmp_path / "clear.png", transparency=bytes(256))
+    for name, colour in {"moves.gif": [255, 0, 0], "clear.png": [255] * 3}.items():
+        with Image.open(tmp_path / name) as opened:
+            assert (square(opened) == colour).all(), name

@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 import torch
 
+from helpers.data import text
 from helpers.data.checkpoints import TINY
 from helpers.settings import Settings, warmup_constant
 from helpers.weights import load_weights, save_weights
@@ -126,6 +127,21 @@ class Calls:
             self.build(page.add_lora, net, rank, alpha, ("up",)), self.folder
         )
         page.load_adapter(self.build(page.add_lora, other, 2, 5, layers), self.folder)
+
+    def table(self, lines, encoding="utf-8"):
+        """The numbers of a CSV file with these lines, by the functions of *data*."""
+        file, page = self.folder / "own.csv", self.page("data")
+        file.write_bytes(lines.encode(encoding, "replace"))
+        return page.numeric(page.read_csv(file))
+
+    def cell(self, x):
+        return self.table(f"id\tash\n1\t2.5\n2\t{x}\n")
+
+    def load_text(self, name):
+        return text.load(name)
+
+    def labels(self, *values):
+        return self.page("data").class_numbers(values)
 
     def weights(self, change):
         model, file = self.build("Predictor", **SIZES), self.folder / "weights"
@@ -327,7 +343,7 @@ load("gpt2", activation_function="relu")
 load("gpt2", scale_attn_weights=False)
     => expected scale_attn_weights of (True,), got False
 load("gpt2", scale_attn_by_inverse_layer_idx=True)
-    => expected scaling by layer of (None, False), got True
+    => expected layer scaling of (None, False), got True
 load("llama", rope_scaling={"rope_type": "llama3"})
     => got 'llama3'
 load("llama", rope_scaling={"type": "linear"})
@@ -340,10 +356,30 @@ adapter(2, 7)
     => expected lora_alpha = 5, got 7
 adapter(2, 5, layers=())
     => expected adapters of one rank and one alpha, got []
+table("a,b\\n1,2\\n1,2,3\\n")
+    => Expected 2 fields in line 3, saw 3
+table("a,b\\n1,2,3\\n4,5,6\\n")
+    => expected a name for each column
+labels("a", None)
+    => row 1: expected a label, got none
+labels("a", "b", "")
+    => row 2: expected a label, got none
+labels(1.0, np.nan)
+    => row 1: expected a label, got none
+labels(2, 2)
+    => expected two classes or more, got [2]
+load_text("no.txt")
+    => expected no.txt in
 weights(lambda file: file[:-1])
     => incomplete metadata, file not fully covered
 """
 ROWS = [row.split("\n    => ") for row in re.split(r"\n(?! )", TABLE.strip())]
+CELLS = "12 %|1,5|$3|€ 5|1.234,56 EUR|1,000|1 000|2024-01-05|05.01.2024|Jan 5, 2024|"
+CELLS += "5-Mar-24|12:30|5 kg|(5.00)|−5|<0.5|1/2|1e999|inf|３|0x1F|2024-01-05T10:30Z"
+for x in CELLS.split("|"):
+    ROWS.append([f"cell({x!r})", f"row 3, column 'ash': expected a number, got {x!r}"])
+for x in ("latin-1", "cp1251", "shift_jis", "gbk", "utf-16"):
+    ROWS.append([f"table('é ы', {x!r})", "expected UTF-8"])
 
 
 @pytest.mark.parametrize(("call", "said"), ROWS, ids=[row[0] for row in ROWS])

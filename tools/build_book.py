@@ -48,8 +48,9 @@ def environment():
     given = [f"{name}={os.environ.get(name)}" for name in VARIABLES]
     installed = sorted(f"{p.name} {p.version}" for p in distributions())
     data = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
-    own = [*sorted(data.glob("*.npz")), Path(os.environ.get("TEXT_FILE") or "none")]
-    own = [f"{path} {path.stat().st_mtime_ns}" for path in own if path.is_file()]
+    own = [Path(os.environ.get(name) or "none").expanduser() for name in VARIABLES]
+    own = [*data.glob("*.npz"), *own, *(p for x in own[:1] for p in x.rglob("*"))]
+    own = sorted(f"{p} {p.stat().st_mtime_ns}" for p in own if p.is_file())
     return "\n".join([sys.version, *installed, *given, *own])
 
 

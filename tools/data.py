@@ -21,13 +21,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from huggingface_hub import snapshot_download
-from PIL import Image, ImageOps
+from PIL import Image, ImageCms, ImageOps
 from sklearn.model_selection import train_test_split
 from torchvision import datasets, models
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "notebooks" / "data"
+import pages
+
+ROOT = pages.ROOT
+DATA = pages.NOTEBOOKS / "data"
+Image.MAX_IMAGE_PIXELS = None  # else Pillow takes a large scan for an attack
 CIFAR = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
 PARTS = "train", "test"
 SIZE = 224  # of a photo as the network gets it
@@ -44,41 +47,35 @@ def cifar(name, folder):
     return {"classes": np.array(found.classes), **arrays}
 
 
+def of_page(*names):
+    """Functions of *Pictures as sequences*: both read a folder in the same way."""
+    found = {"np": np, "Image": Image, "ImageCms": ImageCms, "ImageOps": ImageOps}
+    for name in names:
+        exec(pages.definition(pages.NOTEBOOKS / "vision_torch.py", name), found)
+    return found[names[-1]]
+
+
 def own(folder):
-    """The arrays of photos in ``folder/CLASS/``; bad files are listed and left out.
+    """The arrays of photos in ``folder/CLASS/``; what is left out is listed.
 
     If the classes stand in ``train`` and ``test``, that is the split; else a fifth of
     each class is the test part.
     """
-    is_split = all((folder / part).is_dir() for part in PARTS)
-    found = {p: datasets.ImageFolder(folder / p if is_split else folder) for p in PARTS}
-    classes = found["train"].classes
-    if classes != found["test"].classes or len(classes) < 2:
-        raise ValueError(f"expected the same two or more classes, got {found}")
-    arrays = {"classes": np.array(classes)}
-    for part in PARTS if is_split else PARTS[:1]:
-        images, labels = [], []
-        for path, label in found[part].samples:
-            try:
-                images.append(read(path))
-                labels.append(label)
-            except (OSError, ValueError) as error:
-                print(f"left out: {path}: {error}", file=sys.stderr)
-        images, labels = np.array(images), np.array(labels, np.int32)
-        arrays |= {f"{part}_images": images, f"{part}_labels": labels}
-    if not is_split:
+    sys.path.append(str(pages.NOTEBOOKS))
+    from helpers.data import sets
+
+    read = of_page("eight_bits", "square", "read_folder", "read_folders")
+    parts, classes, left = read(folder)
+    print(*left, sep="\n", file=sys.stderr)
+    if len(parts) == 1:
+        images, labels = parts[0]
         options = {"test_size": 0.2, "stratify": labels, "random_state": 0}
         rows = train_test_split(range(len(labels)), **options)
-        for part, n in zip(PARTS, rows, strict=True):
-            arrays |= {f"{part}_images": images[n], f"{part}_labels": labels[n]}
+        parts = [(images[n], labels[n]) for n in rows]
+    arrays = {"classes": np.array(classes), "digest": sets.digest(folder)}
+    for part, (images, labels) in zip(PARTS, parts, strict=True):
+        arrays |= {f"{part}_images": images, f"{part}_labels": labels}
     return arrays
-
-
-def read(path, side=32):
-    """The middle square of a picture, turned as the camera says: uint8 ``32 32 3``."""
-    with Image.open(path) as picture:
-        upright = ImageOps.exif_transpose(picture).convert("RGB")
-    return np.asarray(ImageOps.fit(upright, (side, side)))
 
 
 @torch.inference_mode()

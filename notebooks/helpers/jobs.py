@@ -72,7 +72,9 @@ def results(starts, function, n, args, limit):
         finally:
             for process in running:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    if hasattr(os, "killpg"):  # not on Windows
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.kill()
                     process.wait()
         for i, status in enumerate(found):
             if status:

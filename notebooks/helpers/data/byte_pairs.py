@@ -8,14 +8,17 @@ from itertools import pairwise
 import numpy as np
 
 ASCII = "\t\n" + "".join(map(chr, range(32, 127)))
-PIECE = re.compile(r"\n *| ?\w+| ?[^\w\s]+|\s")  # no byte pair reaches across two
+# No byte pair reaches across two pieces. They are short: DNA is one word.
+PIECE = re.compile(r"\n {0,100}| ?\w{1,50}| ?[^\w\s]{1,100}|\s")
+SPELLED = re.compile(r"\\u\{([0-9a-f]{1,5}|10[0-9a-f]{4})\}")
 
 
 class BytePairs:
     """A vocabulary of characters and frequent strings: byte-pair encoding.
 
     The characters of ``alphabet`` are the first tokens. Each of ``merges``, a pair of
-    int, joins two tokens to the next new one; the earlier comes first.
+    int, joins two tokens to the next new one; the earlier comes first. Any other
+    character is spelled in ASCII, é as ``\\u{e9}``, and decoding undoes it.
 
     Source: Sennrich et al. 2016, sec. 3.2; Gage 1994.
     """
@@ -34,14 +37,19 @@ class BytePairs:
     def learn(cls, text, n_tokens, alphabet=ASCII):
         """Join the most frequent pair of neighbours until there are ``n_tokens``.
 
-        ``alphabet`` has characters besides those of the text.
+        ``alphabet`` has characters besides those of the text. Of others than ASCII, the
+        most frequent ones get a token, in half of the places at most. Pairs are counted
+        in the first three million characters.
         """
-        alphabet = "".join(sorted(set(text) | set(alphabet)))
+        counts = Counter(text)
+        alphabet = set(alphabet) | {c for c in counts if c.isascii()}
+        others = [c for c, _ in counts.most_common() if c not in alphabet]
+        alphabet |= {*others[: max(0, n_tokens - len(alphabet)) // 2]}
+        alphabet = "".join(sorted(alphabet))
         if n_tokens < len(alphabet):
             raise ValueError(f"{len(alphabet)} characters, but n_tokens = {n_tokens}")
-        numbers = {c: n for n, c in enumerate(alphabet)}
-        pieces = Counter(PIECE.findall(text))
-        words = [[numbers[c] for c in piece] for piece in pieces]
+        pieces = Counter(PIECE.findall(text[:3_000_000]))
+        words = [*map(cls(alphabet).encode_piece, pieces)]
         counts = [*pieces.values()]
         return cls(alphabet, frequent_pairs(words, counts, n_tokens, len(alphabet)))
 
@@ -57,19 +65,19 @@ class BytePairs:
         return cls(metadata["alphabet"], json.loads(metadata["merges"]))
 
     def encode(self, text):
-        """Tokens of a text: int32 array; ValueError for an unknown character."""
-        if unknown := sorted(set(text) - self.numbers.keys()):
-            raise ValueError(
-                f"unknown character {unknown[0]!r} (U+{ord(unknown[0]):04X}): expected "
-                f"one of {len(self.numbers)}; learn with alphabet={''.join(unknown)!r}"
-            )
+        """Tokens of a text: int32 array."""
+        text = text.replace("\\u{", "\\u{5c}u{")  # it has not been spelled
         known = {piece: self.encode_piece(piece) for piece in set(PIECE.findall(text))}
         tokens = [token for piece in PIECE.findall(text) for token in known[piece]]
         return np.array(tokens, dtype=np.int32)
 
     def encode_piece(self, piece):
-        """Apply the merges to a piece, the earliest first."""
-        word = [self.numbers[c] for c in piece]
+        """Apply the merges to a piece, the earliest first; ValueError without ASCII."""
+        unknown = {ord(c): f"\\u{{{ord(c):x}}}" for c in piece if c not in self.numbers}
+        spelled = piece.translate(unknown)
+        if missing := set(spelled) - self.numbers.keys():
+            raise ValueError(f"unknown character {min(missing)!r}: expected ASCII, too")
+        word = [self.numbers[c] for c in spelled]
         while known := [pair for pair in pairwise(word) if pair in self.merges]:
             pair = min(known, key=self.merges.get)
             word = merged(word, pair, self.merges[pair])
@@ -77,7 +85,8 @@ class BytePairs:
 
     def decode(self, tokens):
         """The text that tokens stand for; negative ones are padding."""
-        return "".join(self.tokens[int(token)] for token in tokens if token >= 0)
+        text = "".join(self.tokens[int(token)] for token in tokens if token >= 0)
+        return SPELLED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def merged(word, pair, new):

@@ -126,6 +126,11 @@ def photos(source, seed):
     """
     path = features_file(source)
     found = np.load(path.with_name(path.name.replace("-resnet34", "")))
+    for folder in (Path(source).expanduser(), Path("..", source)):
+        if folder.is_dir() and digest(folder) != str(found.get("digest")):
+            raise ValueError(
+                f"{source} has other photos now: make data PHOTOS={source}"
+            )
     x, whole = np.load(path), {}
     for part in ("train", "test"):
         whole[part] = Part(x[part], found[f"{part}_labels"], found[f"{part}_images"])
@@ -135,6 +140,13 @@ def photos(source, seed):
     size = (parts[0].features - mean).std()
     scaled = [part._replace(features=(part.features - mean) / size) for part in parts]
     return dict(zip(PARTS, scaled, strict=True)), found["classes"].tolist()
+
+
+def digest(folder):
+    """What changes with the files of a folder: their places, sizes and times."""
+    found = sorted(folder.resolve().rglob("[!.]*"))
+    stats = [(str(path), path.stat()) for path in found if path.is_file()]
+    return repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
 
 
 def divide(labels, share, seed, rows=None):

@@ -7,6 +7,7 @@ own text is a file: by path, or by the environment variable ``TEXT_FILE``.
 import math
 import os
 import sysconfig
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,29 @@ def load(path=None):
     that ``$TEXT_FILE`` names, and else modules of Python's standard library.
     """
     if path := path or os.environ.get("TEXT_FILE"):
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read(path)
         stop = len(text) * 9 // 10
         return {"train": text[:stop], "test": text[stop:]}
     parts = {"train": TRAINING, "test": HELD_OUT}
     return {name: "".join(map(module, names)) for name, names in parts.items()}
+
+
+def place(path):
+    """Where a file or folder is that somebody names: from here, or one folder above."""
+    paths = [Path(folder, Path(path).expanduser()) for folder in (".", "..")]
+    for found in paths:  # a page runs in notebooks/, and its reader stands above it
+        if found.exists():
+            return found
+    raise FileNotFoundError(f"expected {path} in {Path.cwd()} or above it, got nothing")
+
+
+def read(path):
+    """A text in UTF-8, with a byte order mark or without; else ValueError."""
+    try:
+        return place(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.object[error.start]:#04x} at place {error.start}"
+        raise ValueError(f"expected UTF-8 in {path}, got {byte}") from None
 
 
 def module(name):
@@ -65,6 +84,7 @@ def random_windows(tokens, length, settings):
     An int32 array ``epochs·n_train length + 1``, to be used with
     ``batches=sequences.in_order(settings)``.
     """
+    windows(tokens[: length + 1], length)  # there is one
     rng = np.random.default_rng(settings.seed)
     n = settings.epochs * settings.n_train
     starts = rng.integers(len(tokens) - length, size=n)
@@ -91,35 +111,16 @@ def ngram_bits(train, test, order):
 
     Source: Chen & Goodman 1998, sec. 2.4; Witten & Bell 1991, method C.
     """
-    alphabet = sorted(set(train) | set(test))
-    numbers = {c: n for n, c in enumerate(alphabet)}
-    seen, asked = (np.array([numbers[c] for c in text]) for text in (train, test))
-    p = np.full(len(asked), 1 / len(alphabet))
-    ours, theirs, size, bits = seen, asked, len(alphabet), []
-    for n in range(order):
-        if n:  # numbered anew, so that none becomes too large for int64
-            numbers = np.unique(np.append(ours, theirs), return_inverse=True)[1]
-            ours, theirs = numbers[: len(ours)], numbers[len(ours) :]
-            ours, theirs = ours[:-1] * size + seen[n:], theirs[:-1] * size + asked[n:]
-        p[n:] = witten_bell(ours, theirs, size, p[n:])
+    p, bits = np.full(len(test), 1 / len({*train, *test})), []
+    for n in range(order):  # characters before the last one
+        grams = Counter(train[i : i + n + 1] for i in range(len(train) - n))
+        totals, kinds = Counter(), Counter(gram[:-1] for gram in grams)
+        for gram, count in grams.items():
+            totals[gram[:-1]] += count
+        for last in range(n, len(test)):
+            gram = test[last - n : last + 1]
+            if total := totals[gram[:-1]]:
+                kind = kinds[gram[:-1]]
+                p[last] = (grams[gram] + kind * p[last]) / (total + kind)
         bits.append(-np.log2(p).mean())
     return bits
-
-
-def witten_bell(ours, theirs, size, shorter):
-    """Probability of the last character of n-grams: context · size + character."""
-    grams, counts = np.unique(ours, return_counts=True)
-    before = grams // size
-    contexts, first, kinds = np.unique(before, return_index=True, return_counts=True)
-    totals = np.add.reduceat(counts, first)
-    count = looked_up(theirs, grams, counts)
-    total, kind = (looked_up(theirs // size, contexts, x) for x in (totals, kinds))
-    known = total > 0
-    mixed = (count + kind * shorter) / np.where(known, total + kind, 1)
-    return np.where(known, mixed, shorter)
-
-
-def looked_up(keys, known, values):
-    """The value of each key, 0 if it is not known; ``known`` is sorted."""
-    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[place] == keys, values[place], 0)
