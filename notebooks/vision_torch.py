@@ -53,7 +53,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers.data import text
 from helpers.exercises import check
 from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, recorded, say, table
@@ -642,15 +641,17 @@ say(
 
 # %% tags=["shared"]
 import os
+from pathlib import Path
 
 from PIL import Image, ImageCms, ImageOps
 
 Image.MAX_IMAGE_PIXELS = None  # else Pillow takes a large scan for an attack
 
 
+# %% tags=["shared"]
 def eight_bits(photo):
     """A photo that PIL has opened, upright; deeper ones are scaled by their type."""
-    tags = getattr(photo, "tag_v2", {})  # of TIFF; other files have 16 bits
+    tags = getattr(photo, "tag_v2", {})  # of TIFF; others have 16 bits
     bits, signed = np.max(tags.get(258, 16)), np.max(tags.get(339, 1)) == 2
     upright = ImageOps.exif_transpose(photo)
     if upright.mode[0] not in "FI":
@@ -684,23 +685,24 @@ def square(photo):
 # %% tags=["shared"]
 def read_folder(folder):
     """Photos of ``folder/CLASS/``: images, labels, classes, and what is left out."""
-    images, names, left = [], [], []
+    found, left = [], []
     for path in sorted(folder.glob("*/**/*")):
         parts = path.relative_to(folder).parts
         if any(part[0] in "._@$#" for part in parts) or path.is_dir():
             continue  # of an archive, a system or a camera
         try:
             with Image.open(path) as photo:
-                images.append(square(photo))
-            names.append(parts[0])
+                found.append((square(photo), parts[0]))
         except (OSError, ValueError, SyntaxError) as error:  # Pillow has all three
             left.append(f"left out: {path}: {error}")
-    classes, labels = np.unique(names, return_inverse=True)
-    folders = {path.name for path in folder.iterdir() if path.is_dir()}
-    left += [f"left out: {folder / name}" for name in sorted(folders - {*classes})]
-    return np.array(images), labels.astype(np.int32), classes.tolist(), left
+    classes, labels = np.unique([x for _, x in found], return_inverse=True)
+    others = [x for x in folder.iterdir() if x.is_dir() and x.name not in classes]
+    left += [f"left out: {path}" for path in sorted(others)]
+    images = np.array([x for x, _ in found])
+    return images, labels.astype(np.int32), classes.tolist(), left
 
 
+# %% tags=["shared"]
 def read_folders(source):
     """One part of photos, or ``train`` and ``test``, as pairs; classes; left out."""
     inside = {path.name.lower(): path for path in source.iterdir() if path.is_dir()}
@@ -717,7 +719,9 @@ def read_folders(source):
 def photos_in(source):
     """Photos of a folder or of CIFAR: one part or two, as pairs; names of classes."""
     if source not in ("cifar10", "cifar100"):
-        parts, classes, left = read_folders(text.place(source))
+        folder = Path(source).expanduser()
+        folder = folder if folder.is_dir() else Path("..", source)
+        parts, classes, left = read_folders(folder)
         print(*left, sep="\n")
         return parts, classes
     from torchvision import datasets
@@ -729,6 +733,7 @@ def photos_in(source):
     return parts, found.classes
 
 
+# %% tags=["shared"]
 def load_photos(source):
     """Photos in three parts, ``n y x i`` and ``n``, and the names of the classes."""
     parts, classes = photos_in(source)

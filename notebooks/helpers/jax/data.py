@@ -39,7 +39,7 @@ class SequenceClassifier(nnx.Module):
 def from_texts(texts, length):
     """ASCII characters as one-hot vectors ``b s 128``, and which are real: ``b s``."""
     x = np.zeros((len(texts), length, 128), np.float32)
-    for row, text in enumerate(texts):
-        codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8)[:length]
+    for row, line in enumerate(texts):
+        codes = np.frombuffer(line.encode("ascii", "replace"), np.uint8)[:length]
         x[row, np.arange(len(codes)), codes] = 1
     return x, x.any(axis=-1)
