@@ -300,8 +300,8 @@ drawing("grouped-heads")
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` takes fewer heads of keys and values as they are. The
 # shape of the cache must not change between steps, so it has all its columns from the
-# beginning, and a mask hides those that are still empty. JAX would write beyond its end
-# over the last columns, without an error: what does not fit becomes NaN.
+# beginning, and a mask hides those that are still empty. Beyond its end, JAX would write
+# over the last columns: what does not fit becomes NaN.
 
 
 # %% tags=["jax", "export"]
