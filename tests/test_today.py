@@ -250,17 +250,15 @@ def test_rotary_positions_count_from_each_other(side):
 def test_angles_are_computed_once_and_keys_are_not_repeated(side, monkeypatch):
     """Of all blocks; and the function of the framework gets the fewer heads, masked."""
     today = import_module(f"helpers.{side.name}.today")
-    room, name = {
-        "torch": (torch.nn.functional, "scaled_dot_product_attention"),
-        "jax": (jax.nn, "dot_product_attention"),
-    }[side.name]
+    room, name = torch.nn.functional, "scaled_dot_product_attention"
+    if side is jax_side:
+        room, name = jax.nn, "dot_product_attention"
     attend = MagicMock(wraps=getattr(room, name))
     angles = MagicMock(wraps=today.rotation)
     monkeypatch.setattr(room, name, attend)
     monkeypatch.setattr(today, "rotation", angles)
     sizes = SIZES | VARIANTS["llama"] | {"n_blocks": 3}
-    model = side.build("ModernLM", N_TOKENS, M, **sizes)
-    model(side.tensor(SHIFTED), side.tensor(FIRST))
+    side.build("ModernLM", N_TOKENS, M, **sizes)(*map(side.tensor, (SHIFTED, FIRST)))
     heads = [2 in call.args[1].shape for call in attend.call_args_list]  # not 6
     assert heads == [True] * 3 and angles.call_count == 1
 
@@ -399,7 +397,6 @@ def widen(arrays):
 
 
 def untie(arrays):
-    """Another output than the embedding, in spite of ``tie_word_embeddings``."""
     arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"] + 1
 
 

@@ -59,7 +59,6 @@ def test_arrays_are_copies_and_counted(side):
 
 
 def test_a_matrix_that_two_layers_share_is_one_parameter():
-    """The same names, and the same count, in both frameworks."""
     for side, name in ((jax_side, "kernel"), (torch_side, "weight")):
         net = side.build("SwiGLU", 7, 5)
         setattr(net.up, name, getattr(net.gate, name))
@@ -84,7 +83,6 @@ def test_statistics_go_through_a_file_but_are_not_counted(source, target, tmp_pa
 
 
 def test_pytorch_knows_that_weights_have_changed():
-    """A gradient of what was computed with the old ones would be wrong."""
     layer = torch_side.build("projection", 7, 5)
     loss = layer.weight.square().sum()
     from_arrays(layer, to_arrays(layer))
