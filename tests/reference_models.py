@@ -7,16 +7,48 @@ and options are as there.
 import numpy as np
 
 from helpers.reference import (
+    attention,
     dense,
     encoder,
     encoder_block,
-    grouped_attention,
     inside,
     normalise,
     relu,
     sinusoidal_positions,
-    swiglu,
 )
+
+
+def rotated(x, base=10_000.0):
+    """Features i and i + d/2 as one complex number, turned by position: ``… s d``.
+
+    Source: Su et al. 2021, sec. 3.4.2; pairs as in Llama.
+    """
+    first, second = np.split(x, 2, axis=-1)
+    d, places = x.shape[-1], np.arange(x.shape[-2])[:, None]
+    turn = np.exp(1j * places / base ** (np.arange(0, d, 2) / d))  # s d/2
+    turned = (first + 1j * second) * turn
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def grouped_attention(x, params, n_heads):
+    """Causal attention whose query heads share keys: ``b s m -> b s m, b h s s``.
+
+    Source: Ainslie et al. 2023.
+    """
+    d = params["q.weight"].shape[1] // n_heads
+    q, k, v = (x @ params[f"{name}.weight"] for name in "qkv")
+    q, k, v = (y.reshape(*y.shape[:2], -1, d).swapaxes(1, 2) for y in (q, k, v))
+    k, v = (np.repeat(y, n_heads // y.shape[1], axis=1) for y in (rotated(k), v))
+    mask = np.tri(x.shape[1], dtype=bool)
+    values, weights = attention(rotated(q), k, v, mask)  # b h s d
+    joined = values.swapaxes(1, 2).reshape(*x.shape[:2], -1)
+    return joined @ params["out.weight"], weights
+
+
+def swiglu(x, params):
+    """Gated feed-forward net (Shazeer 2020, eq. 6): ``… m -> … m``."""
+    gate, up = x @ params["gate.weight"], x @ params["up.weight"]
+    return (gate / (1 + np.exp(-gate)) * up) @ params["down.weight"]
 
 
 def predictor(x, params, n_blocks, n_heads):

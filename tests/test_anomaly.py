@@ -57,15 +57,6 @@ def test_classes_are_equally_likely_whatever_their_size():
     np.testing.assert_allclose(share, [0, 1 / 3, 1 / 3, 0, 0, 1 / 3], atol=0.02)
 
 
-@pytest.mark.parametrize(
-    ("labels", "got"), [([4] * 6, "got 1, "), ([3] * 6 + [8] * 2, "smallest with 2")]
-)
-def test_impossible_sets_raise_an_error(labels, got):
-    message = f"sets of 4 need two classes or more, each with 3 elements; .*{got}"
-    with pytest.raises(ValueError, match=message):
-        sets.fixed(np.array(labels), 4, 5, seed=0)
-
-
 def test_an_epoch_shows_every_element_once_as_the_odd_one():
     """But for those that fill no batch; its sets are new in every epoch."""
     batches = sets.drawn(UNEQUAL, 3, SMALL)

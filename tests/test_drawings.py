@@ -8,14 +8,9 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
-import pytest
-import torch
-from flax import nnx
 
 import pages
-from helpers.show import DRAWINGS, drawing
-from helpers.weights import as_numpy, from_arrays, to_arrays
-from sides import on_both_sides
+from helpers.show import DRAWINGS
 
 FILES = {file.name: file for file in DRAWINGS.glob("*.svg")}
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
@@ -55,25 +50,3 @@ def test_each_drawing_is_shown_and_has_an_alt_text():
                     assert cell.metadata["mystnb"]["image"]["alt"], cell
                     shown.add(f"{ast.literal_eval(node.args[0])}.svg")
     assert shown == {*FILES}
-
-
-def test_an_unknown_name_raises():
-    with pytest.raises(ValueError, match=r"expected one of attention, .*; got 'head'"):
-        drawing("head")
-
-
-@on_both_sides
-def test_the_walk_through_shows_the_numbers_of_the_model(side):
-    """The untrained predictor and the embeddings of the page, both made with seed 0."""
-    layer = torch.nn.Embedding if side.name == "torch" else nnx.Embed
-    embedding = to_arrays(side.build(layer, 5, 4))
-    model = side.build("Predictor", 5, 4, 2, n_blocks=2, n_heads=2, f=16)
-    from_arrays(model, to_arrays(model) | {"embed.weight": embedding["weight"]})
-    x = side.tensor(np.eye(5)[[[3, 1, 3]]], "float32")  # b s i
-    embedded = model.embed(x)
-    placed = model.positions(embedded)
-    stages = embedded, placed, model.encoder(placed), model(x)
-    wanted = np.concatenate([as_numpy(stage).ravel() for stage in stages])
-    words, *_ = parts(FILES[f"walk-through-{side.name}.svg"].read_text("utf-8"))
-    drawn = [float(word.replace("−", "-")) for word in words if "." in word]
-    np.testing.assert_allclose(drawn, wanted, atol=0.051)  # one decimal is drawn

@@ -215,9 +215,3 @@ def test_a_slow_function_is_tried_with_one_seed(framework, capsys, monkeypatch):
     monkeypatch.setattr(exercises, "perf_counter", iter((0, 99)).__next__)
     said = told(capsys, "encoder.layer_norm", of_a_page(framework, RIGHT))
     assert said.startswith("right, in 3 cases of one seed (it is slow): b s m; equal")
-
-
-def test_an_unknown_name_lists_all_exercises():
-    with pytest.raises(ValueError, match=r"no exercise 'attention\.mask'") as error:
-        exercises.check("attention.mask", len)
-    assert all(name in str(error.value) for name in exercises.KNOWN)

@@ -237,8 +237,6 @@ def test_tokens_and_elements_of_a_reaction():
     assert numbers.tolist() == [2, 0, 0, 0, 4] + [0] * 8
     kinds = ["C", "C", "O", "", "N", "", "C", "C", "", "", "Cl", "C", "Na"]
     assert reactions.elements(tokens).tolist() == kinds
-    with pytest.raises(ValueError, match="one >>, got 'CC'"):
-        reactions.read_reaction("CC")
     found = reactions.encode(["C", "O"], ["O", "[CLS]", "C", "[SEP]"], 6)
     assert found.tolist() == [1, 2, 0, 3, -1, -1]
 

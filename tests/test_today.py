@@ -4,8 +4,6 @@ Three witnesses: `transformers`, live; logits that it left beside the tiny check
 and what must hold of any such model.
 """
 
-import json
-import shutil
 from functools import cache
 from importlib import import_module
 from unittest.mock import MagicMock
@@ -17,7 +15,6 @@ import safetensors.numpy
 import torch
 from flax import nnx
 
-from helpers.data import checkpoints
 from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy, to_arrays
 from hugging_face import (
@@ -373,71 +370,3 @@ def test_the_cache_is_as_small_as_promised(side):
     kept = side.models.new_cache(model, side.tensor(FIRST), 17)
     assert {tuple(x.shape) for pair in kept["blocks"] for x in pair} == {(B, 2, 17, 10)}
     assert len(kept["blocks"]) == 3
-
-
-# Bad input
-
-
-def spoiled(folder, change, **settings):
-    """A copy of the tiny Qwen3 with other settings and tensors."""
-    shutil.copytree(TINY / "qwen3", folder)
-    place, file = folder / "config.json", folder / "model.safetensors"
-    place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | settings))
-    arrays = safetensors.numpy.load_file(file)
-    change(arrays)
-    safetensors.numpy.save_file(arrays, file)
-    return folder
-
-
-UP = "model.layers.1.mlp.up_proj.weight"
-
-
-def widen(arrays):
-    arrays[UP] = np.concatenate([arrays[UP], arrays[UP][:1]])
-
-
-def untie(arrays):
-    arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"] + 1
-
-
-def shorten(arrays):
-    """Take tokens from the embedding, and the copy that is the output."""
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        arrays[name] = arrays[name][:89].copy()
-
-
-@on_both_sides
-@pytest.mark.parametrize(
-    ("change", "settings", "message"),
-    [
-        (lambda x: x.pop(UP), {}, "blocks.1.ffn.up.weight: expected .* no such tensor"),
-        (widen, {}, r"blocks.1.ffn.up.weight: expected \(.*40.*\), got \(.*41.*\)"),
-        (shorten, {"vocab_size": 89}, "expected at most 89 tokens in .*, got 97"),
-        (untie, {}, "expected tied weights, got an output layer of its own"),
-    ],
-    ids=["missing", "shape", "vocabulary", "output"],
-)
-def test_a_checkpoint_that_does_not_fit_is_refused(
-    side, change, settings, message, tmp_path, monkeypatch
-):
-    """One sentence with what was expected and what came, and nothing is loaded."""
-    folder = spoiled(tmp_path / "spoiled", change, **settings)
-    monkeypatch.setattr(torch.nn.Module, "load_state_dict", None)
-    with pytest.raises(ValueError, match=message):
-        side.models.load_pretrained(folder)
-
-
-@pytest.mark.parametrize("kind", checkpoints.ASSUMED)
-def test_a_silent_configuration_means_what_transformers_assume(kind, tmp_path):
-    """Of each architecture its own; ``null`` is silence."""
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoConfig.for_model(kind)
-    silent = {"model_type": kind, "hidden_act": None}
-    (tmp_path / "config.json").write_text(json.dumps(silent), "utf-8")
-    found = checkpoints.read_config(tmp_path)
-    assert len(found) > 2
-    for name, value in found.items():
-        if name == "rope_theta":
-            assert value == theirs.rope_parameters[name]
-        else:
-            assert value == getattr(theirs, name), name

@@ -18,43 +18,11 @@ TINY = Path(__file__).with_name("tiny")  # written by tests/hugging_face.py
 ROOT = Path(__file__).parents[3]
 WEIGHTS = "model.safetensors", "model-*-of-*.safetensors"  # one file, or shards
 KINDS = "gpt2", "llama", "qwen3", "mixtral"
-LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e4}
-ASSUMED = {  # by `transformers`, where `config.json` is silent
-    "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5},
-    "llama": LLAMA, "qwen3": LLAMA,
-    "mixtral": LLAMA | {"rms_norm_eps": 1e-5, "rope_theta": 1e6},
-    "bert": {"hidden_act": "gelu", "layer_norm_eps": 1e-12},
-    "albert": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12},
-}  # fmt: skip
-NAMES = {  # theirs: ours, in this order
-    "transformer.": "", "model.": "", "embed_tokens.": "embed.", "layers.": "blocks.",
-    "self_attn.o_proj": "attention.out", "self_attn.": "attention.",
-    "input_layernorm": "norm1", "post_attention_layernorm": "norm2",
-    "block_sparse_moe.": "ffn.", "mlp.": "ffn.", "ffn.gate.": "ffn.router.",
-    "_proj.": ".", "w1.": "gate.", "w3.": "up.", "w2.": "down.", "lm_head.": "output.",
-}  # fmt: skip
-NAMES_OF_GPT2 = {
-    "transformer.": "", "wte.": "embed.", "wpe.": "positions.", "h.": "blocks.",
-    "attn.c_attn": "attention.qkv", "attn.c_proj": "attention.out", "ln_1": "norm1",
-    "ln_2": "norm2", "ln_f": "norm", "mlp.c_fc": "ffn.up", "mlp.c_proj": "ffn.down",
-    "lm_head.": "output.",
-}  # fmt: skip
 TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # not learned
-NAMES_OF_BERT = {  # theirs: ours, in this order
-    "albert.": "", "bert.": "", "cls.": "", "gamma": "weight", "beta": "bias",
-    "embeddings.LayerNorm": "embed_norm", "embeddings.word_embeddings": "embed",
-    "embeddings.position_embeddings.weight": "positions.table",
-    "embeddings.token_type_embeddings": "segments", ".self.": ".",
-    "encoder.embedding_hidden_mapping_in": "widen", "encoder.layer.": "encoder.blocks.",
-    "encoder.albert_layer_groups.0.albert_layers.": "encoder.blocks.",
-    "attention.output.": "attention.", "attention.dense": "attention.out",
-    "attention.LayerNorm": "norm1", "full_layer_layer_norm": "norm2",
-    "output.LayerNorm": "norm2", "intermediate.dense": "ffn.linear1",
-    "ffn_output": "ffn.linear2", "output.dense": "ffn.linear2",
-    "ffn.weight": "ffn.linear1.weight", "ffn.bias": "ffn.linear1.bias",
-    "query": "q", "key": "k", "value": "v", "transform.": "", "predictions.b": "b",
-    "predictions.dense": "hidden", "predictions.LayerNorm": "hidden_norm",
-}  # fmt: skip
+KNOWN = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+ASSUMED = KNOWN["ASSUMED"]  # by `transformers`, where `config.json` is silent
+NAMES, NAMES_OF_GPT2 = KNOWN["NAMES"], KNOWN["NAMES_OF_GPT2"]  # theirs: ours, in order
+NAMES_OF_BERT = KNOWN["NAMES_OF_BERT"]
 UNUSED_OF_BERT = (  # the other heads, and copies
     "pooler.", "seq_relationship.", "sop_classifier.", "decoder.", "position_ids"
 )  # fmt: skip
