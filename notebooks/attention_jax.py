@@ -61,11 +61,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers import reference
-from helpers.exercises import check
+from helpers import as_numpy, check, reference, to_arrays
+from helpers.data import checks
 from helpers.jax import tensor
 from helpers.show import drawing, plots, say, viewer
-from helpers.weights import as_numpy, to_arrays
 
 plots.use_style()
 # All digits of float32: JAX's default on recent GPUs is TF32, with 11 significant bits.
@@ -378,19 +377,9 @@ def masked_softmax(scores, mask=None):
 
 
 # %% tags=["jax", "export"]
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            "expected as many queries as keys under a causal mask, got "
-            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
-        )
-
-
-# %% tags=["jax", "export"]
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
-    check_causal(q, k)
+    checks.check_causal(q, k)
     past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
     return past if mask is None else mask & past  # ... q k
 
@@ -638,7 +627,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         return attention(q, k, v, mask, is_causal=is_causal)[0]
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
         if is_causal:
-            check_causal(q, k)
+            checks.check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = with_causal(mask, q, k) if is_causal else mask
     check_mask(mask, q)

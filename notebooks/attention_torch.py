@@ -60,11 +60,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import reference
-from helpers.exercises import check
+from helpers import as_numpy, check, reference, to_arrays
+from helpers.data import checks
 from helpers.show import drawing, plots, say, viewer
 from helpers.torch import device, tensor
-from helpers.weights import as_numpy, to_arrays
 
 plots.use_style()
 
@@ -376,19 +375,9 @@ def masked_softmax(scores, mask=None):
 
 
 # %% tags=["torch", "export"]
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            "expected as many queries as keys under a causal mask, got "
-            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
-        )
-
-
-# %% tags=["torch", "export"]
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
-    check_causal(q, k)
+    checks.check_causal(q, k)
     past = torch.ones(
         q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device
     ).tril()
@@ -627,7 +616,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
         if is_causal:
-            check_causal(q, k)
+            checks.check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = torch.as_tensor(mask, device=q.device)
     mask = with_causal(mask, q, k) if is_causal else mask

@@ -56,12 +56,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers.exercises import check
+from helpers import Settings, as_numpy, check, from_arrays, to_arrays
+from helpers.data import checks
 from helpers.jax import MultiHeadAttention, cross_entropy, dense, fit, tensor
 from helpers.jax.encoder import Encoder, attention_maps, layer_norm
-from helpers.settings import Settings
 from helpers.show import drawing, plots, say, table
-from helpers.weights import as_numpy, from_arrays, to_arrays
 
 plots.use_style()
 # All digits of float32: JAX's default on recent GPUs is TF32, with 11 significant bits.
@@ -189,14 +188,6 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 
 
 # %% tags=["jax", "export"]
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
-# %% tags=["jax", "export"]
 class SinusoidalPositions(nnx.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -205,7 +196,7 @@ class SinusoidalPositions(nnx.Module):
         self.table = nnx.Variable(jnp.asarray(table, dtype=jnp.float32))
 
     def __call__(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 
@@ -218,7 +209,7 @@ class LearnedPositions(nnx.Module):
         self.table = nnx.Param(0.02 * table)  # small, as in BERT
 
     def __call__(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 

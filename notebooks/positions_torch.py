@@ -55,12 +55,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers.exercises import check
-from helpers.settings import Settings
+from helpers import Settings, as_numpy, check, from_arrays, to_arrays
+from helpers.data import checks
 from helpers.show import drawing, plots, say, table
 from helpers.torch import MultiHeadAttention, cross_entropy, dense, device, fit, tensor
 from helpers.torch.encoder import Encoder, attention_maps
-from helpers.weights import as_numpy, from_arrays, to_arrays
 
 plots.use_style()
 
@@ -186,14 +185,6 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 
 
 # %% tags=["torch", "export"]
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
-# %% tags=["torch", "export"]
 class SinusoidalPositions(nn.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -203,7 +194,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 
@@ -217,7 +208,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(0.02 * table)  # small, as in BERT
 
     def forward(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 

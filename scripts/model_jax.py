@@ -62,6 +62,20 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
+def check_causal(q, k):
+    """Raise an error unless there are as many queries as keys: who would see whom?"""
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+
+
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 # --------------------------------------------------------------------------------------
 # notebooks/frameworks_jax.ipynb
 
@@ -95,15 +109,6 @@ def masked_softmax(scores, mask=None):
     check_mask(mask, scores)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
-
-
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            "expected as many queries as keys under a causal mask, got "
-            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
-        )
 
 
 def with_causal(mask, q, k):
@@ -308,13 +313,6 @@ def sinusoidal_positions(length, m):
     i = np.arange(m)
     angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
     return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
-
-
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
 
 
 class SinusoidalPositions(nnx.Module):

@@ -60,6 +60,20 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
+def check_causal(q, k):
+    """Raise an error unless there are as many queries as keys: who would see whom?"""
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+
+
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 # --------------------------------------------------------------------------------------
 # notebooks/frameworks_torch.ipynb
 
@@ -100,15 +114,6 @@ def masked_softmax(scores, mask=None):
     check_mask(mask, scores)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
-
-
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            "expected as many queries as keys under a causal mask, got "
-            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
-        )
 
 
 def with_causal(mask, q, k):
@@ -306,13 +311,6 @@ def sinusoidal_positions(length, m):
     i = torch.arange(m, dtype=torch.float64)
     angle = torch.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
     return torch.where(i % 2 == 0, angle.sin(), angle.cos())
-
-
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
 
 
 class SinusoidalPositions(nn.Module):
@@ -665,9 +663,8 @@ def main():
             f"expected a text of more than {model.max_length} characters and a batch "
             f"that {n_processes} processes share, got {len(text)}, {options.batch_size}"
         )
-    folder = Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "checkpoint.pt"
+    path = Path(options.folder, "checkpoint.pt")
+    path.parent.mkdir(parents=True, exist_ok=True)
     train(model, tokens, characters, options, path, rank, n_processes)
     if rank == 0:
         written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)

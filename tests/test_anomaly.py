@@ -147,7 +147,7 @@ def test_prepared_photos_are_scaled_by_their_training_part(tmp_path, monkeypatch
     np.savez(tmp_path / "birds.npz", **arrays, **own)
     sets.photos(tmp_path / "birds", seed=1)
     (tmp_path / "birds" / "new.jpg").touch()  # or changed, or of another folder
-    with pytest.raises(ValueError, match="has other photos now: make data PHOTOS="):
+    with pytest.raises(ValueError, match="has changed: make data PHOTOS="):
         sets.photos(tmp_path / "birds", seed=1)
 
 

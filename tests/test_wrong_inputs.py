@@ -56,26 +56,19 @@ class Calls:
     def rotary(self, *shape):
         return self.models.rotary(self.side.tensor(draw(*shape)))
 
-    def fit(self, x=X, y=Y, validation=None, loss="cross_entropy", **settings):
-        model, loss = self.build("Predictor", **SIZES), getattr(self.models, loss)
-        options = {"validation": validation}
-        return self.models.fit(
-            model, loss, (x, y), replace(BRIEF, **settings), **options
-        )
+    def fit(self, x=X, y=Y, validation=None, **settings):
+        model, loss = self.build("Predictor", **SIZES), self.models.cross_entropy
+        given = model, loss, (x, y), replace(BRIEF, **settings)
+        return self.models.fit(*given, validation=validation)
 
     def evaluate(self, x=X, y=Y):
         model = self.build("Predictor", **SIZES)
         return self.models.evaluate(model, self.models.cross_entropy, (x, y))
 
     def classes(self, real, fit=True, x=X, y=Y[:, 0]):
-        sizes = SIZES | {"max_length": 2}
-        model, loss = (
-            self.build("SequenceClassifier", **sizes),
-            self.page("data").class_loss,
-        )
-        if fit:
-            return self.models.fit(model, loss, (x, real, y), BRIEF)
-        return self.models.evaluate(model, loss, (x, real, y))
+        model = self.build("SequenceClassifier", max_length=2, **SIZES)
+        given = model, self.page("data").class_loss, (x, real, y)
+        return self.models.fit(*given, BRIEF) if fit else self.models.evaluate(*given)
 
     def loss(self, labels):
         labels = self.side.tensor(labels)
@@ -85,29 +78,19 @@ class Calls:
         return self.build(kind, 19, **WRITER | options)
 
     def learn(self, tokens, kind="LanguageModel"):
-        return self.models.fit(
-            self.writer(kind), self.models.next_token, (tokens,), BRIEF
-        )
+        given = self.writer(kind), self.models.next_token, (tokens,)
+        return self.models.fit(*given, BRIEF)
 
-    def generate(
-        self, prompts=((1, 2), (3,)), length=4, kind="LanguageModel", **options
-    ):
-        causal = {"causal": options.pop("causal")} if "causal" in options else {}
-        return self.models.generate(
-            self.writer(kind, **causal), prompts, length, **options
-        )
+    def generate(self, prompts=((1, 2), (3,)), length=4, model=None, **knobs):
+        model = model or self.writer()
+        return self.models.generate(model, prompts, length, **knobs)
 
     def cached(self, columns, *pieces, kind="LanguageModel"):
-        model = self.writer(kind)
-        cache = self.models.new_cache(
-            model, self.side.tensor(np.zeros(2, int)), columns
-        )
+        model, first = self.writer(kind), self.side.tensor([0, 0])
+        cache = self.models.new_cache(model, first, columns)
         for n in pieces:
             tokens = self.side.tensor(np.ones((2, n), int))
             _, cache = self.models.advance(model, tokens, cache)
-
-    def modern(self, **options):
-        return self.call(self.writer("ModernLM", **options), TOKENS)
 
     def translate(self, *arrays):
         model = self.build(self.page("translation").Translator, 19, **WRITER)
@@ -126,12 +109,10 @@ class Calls:
 
     def adapter(self, rank, alpha, layers=("up",)):
         """Of this rank and alpha, into a model whose adapters have 2 and 5."""
-        page = self.page("finetune")
-        net, other = (self.build("SwiGLU", 7, 5) for _ in range(2))
-        page.save_adapter(
-            self.build(page.add_lora, net, rank, alpha, ("up",)), self.folder
-        )
-        page.load_adapter(self.build(page.add_lora, other, 2, 5, layers), self.folder)
+        page, nets = self.page("finetune"), [self.build("SwiGLU", 7, 5) for _ in "ab"]
+        saved = self.build(page.add_lora, nets[0], rank, alpha, ("up",))
+        page.save_adapter(saved, self.folder)
+        page.load_adapter(self.build(page.add_lora, nets[1], 2, 5, layers), self.folder)
 
     def table(self, lines, encoding="utf-8"):
         """The numbers of a CSV file with these lines, by the functions of *data*."""
@@ -172,9 +153,7 @@ def of_shape(*shapes):
 
 def with_mask(x):
     """The array, of which NumPy's mask hides the first row."""
-    hidden = np.zeros(x.shape, bool)
-    hidden[0] = True
-    return np.ma.masked_array(x, hidden)
+    return np.ma.masked_array(x, with_one(np.zeros(x.shape, bool), True, row=0))
 
 
 def with_one(x, value, row=7):
@@ -186,8 +165,6 @@ def with_one(x, value, row=7):
 
 TABLE = Path(__file__).with_name("wrong_inputs.txt").read_text("utf-8")
 ROWS = [row.split("\n    => ") for row in re.split(r"\n(?! )", TABLE.strip())[1:]]
-
-
 KNOWN = {
     "text": text.load, "windows": text.windows, "random": text.random_windows,
     "learn_pairs": BytePairs.learn, "encode": lambda *x: BytePairs(x[0]).encode(x[1]),

@@ -3,14 +3,9 @@
     python tools/data.py [cifar100 | cifar10 | FOLDER]        `make data PHOTOS=…`
     MODEL=openai-community/gpt2 python tools/data.py          `make data MODEL=…`
 
-Photos become two files of ``notebooks/data`` (or ``$DATA_FOLDER``):
-
-* ``NAME.npz``: ``train_images`` uint8 ``n 32 32 3``, ``train_labels`` int32 ``n``,
-  ``test_images``, ``test_labels``, and ``classes``, their names;
-* ``NAME-resnet34.npz``: ``train`` and ``test``, their features float32 ``n 512``.
-
-``NAME`` of a folder is its own name: ``birds`` for ``~/birds/owl/1.jpg``. Weights go
-to the cache of ``huggingface_hub``.
+Photos become two files of ``notebooks/data`` (or ``$DATA_FOLDER``): images uint8
+``n 32 32 3``, labels int32 ``n`` and names of classes in ``NAME.npz``, features float32
+``n 512`` in ``NAME-resnet34.npz``. Weights go to the cache of ``huggingface_hub``.
 """
 
 import argparse
@@ -29,7 +24,6 @@ from tqdm import tqdm
 import pages
 
 ROOT = pages.ROOT
-DATA = pages.NOTEBOOKS / "data"
 Image.MAX_IMAGE_PIXELS = None  # else Pillow takes a large scan for an attack
 CIFAR = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
 PARTS = "train", "test"
@@ -47,14 +41,6 @@ def cifar(name, folder):
     return {"classes": np.array(found.classes), **arrays}
 
 
-def of_page(*names):
-    """Functions of *Pictures as sequences*: both read a folder in the same way."""
-    found = {"np": np, "Image": Image, "ImageCms": ImageCms, "ImageOps": ImageOps}
-    for name in names:
-        exec(pages.definition(pages.NOTEBOOKS / "vision_torch.py", name), found)
-    return found[names[-1]]
-
-
 def own(folder):
     """The arrays of photos in ``folder/CLASS/``; what is left out is listed.
 
@@ -64,8 +50,11 @@ def own(folder):
     sys.path.append(str(pages.NOTEBOOKS))
     from helpers.data import sets
 
-    read = of_page("eight_bits", "square", "read_folder", "read_folders")
-    parts, classes, left = read(folder)
+    # *Pictures as sequences* reads a folder in the same way
+    read = {"np": np, "Image": Image, "ImageCms": ImageCms, "ImageOps": ImageOps}
+    for name in ("eight_bits", "square", "read_folder", "read_folders"):
+        exec(pages.definition(pages.NOTEBOOKS / "vision_torch.py", name), read)
+    parts, classes, left = read["read_folders"](folder)
     print(*left, sep="\n", file=sys.stderr)
     if len(parts) == 1:
         images, labels = parts[0]
@@ -94,7 +83,7 @@ def features(images):
 
 def photos(name, with_features=True):
     """Write the files of a set of photos; CIFAR's only once."""
-    folder = Path(os.environ.get("DATA_FOLDER") or DATA)
+    folder = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
     source = Path(name).expanduser()
     source = source if source.is_dir() else ROOT / source  # where a page calls it
     folder.mkdir(parents=True, exist_ok=True)

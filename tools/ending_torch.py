@@ -97,9 +97,8 @@ def main():
             f"expected a text of more than {model.max_length} characters and a batch "
             f"that {n_processes} processes share, got {len(text)}, {options.batch_size}"
         )
-    folder = Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "checkpoint.pt"
+    path = Path(options.folder, "checkpoint.pt")
+    path.parent.mkdir(parents=True, exist_ok=True)
     train(model, tokens, characters, options, path, rank, n_processes)
     if rank == 0:
         written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)

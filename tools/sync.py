@@ -197,9 +197,8 @@ SEVERAL = {
 def model_file(side, files):
     """The model to take along: what its ending needs of the rooms, and the ending."""
     ending = (pages.ROOT / f"tools/ending_{side}.py").read_text("utf-8")
-    parts = [
-        ("helpers/data/checks.py", (HELPERS / "data/checks.py").read_text("utf-8"))
-    ]
+    checks = "helpers/data/checks.py"
+    parts = [(checks, (pages.NOTEBOOKS / checks).read_text("utf-8"))]
     plain = {name: text.replace("checks.", "") for name, text in files.items()}
     parts += [(f"{chapter}_{side}.ipynb", plain[chapter]) for chapter in plain]
     nodes, known = [], {}

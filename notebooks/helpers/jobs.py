@@ -48,10 +48,8 @@ def results(starts, function, n, args, limit):
     """What it returned in each process; none of them is left, whatever happens."""
     running, late = [], time.monotonic() + limit
     path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ".")]
-    options = {
-        "env": {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(path)}
-    }
-    options |= {"stdout": subprocess.DEVNULL, "start_new_session": True}
+    env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(path)}
+    options = {"env": env, "stdout": subprocess.DEVNULL, "start_new_session": True}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job").write_bytes(cloudpickle.dumps((function, args)))

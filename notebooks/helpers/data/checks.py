@@ -1,5 +1,4 @@
-"""What is asked of data, prompts and caches; wrong ones get one sentence, the same in
-both frameworks, before any work."""
+"""What is asked of data, prompts, caches and sizes: one sentence for both frameworks."""
 
 import numpy as np
 
@@ -78,3 +77,24 @@ def check_room(cache, n):
     start, length = cache["start"], cache["blocks"][0][0].shape[2]
     if isinstance(start, int) and start + n > length:
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
+
+
+def check_causal(q, k):
+    """Raise an error unless there are as many queries as keys: who would see whom?"""
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+
+
+def check_length(x, table):
+    """Raise an error if a sequence is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
+def part_size(m, n_parts):
+    """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""
+    if n_parts < 1 or m % n_parts:
+        raise ValueError(f"{m} does not split into {n_parts} equal parts")
+    return m // n_parts

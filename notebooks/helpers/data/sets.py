@@ -128,9 +128,7 @@ def photos(source, seed):
     found = np.load(path.with_name(path.name.replace("-resnet34", "")))
     for folder in (Path(source).expanduser(), Path("..", source)):
         if folder.is_dir() and digest(folder) != str(found.get("digest")):
-            raise ValueError(
-                f"{source} has other photos now: make data PHOTOS={source}"
-            )
+            raise ValueError(f"{source} has changed: make data PHOTOS={source}")
     x, whole = np.load(path), {}
     for part in ("train", "test"):
         whole[part] = Part(x[part], found[f"{part}_labels"], found[f"{part}_images"])

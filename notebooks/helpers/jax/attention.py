@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from helpers.data import checks
+
 __all__ = (
-    "MultiHeadAttention UNIFORM attention check_causal check_mask dense "
+    "MultiHeadAttention UNIFORM attention check_mask dense "
     "framework_attention fused_attention linear_parts masked_softmax "
     "merge_heads with_causal"
 ).split()
@@ -35,18 +37,9 @@ def masked_softmax(scores, mask=None):
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
 
 
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            "expected as many queries as keys under a causal mask, got "
-            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
-        )
-
-
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
-    check_causal(q, k)
+    checks.check_causal(q, k)
     past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
     return past if mask is None else mask & past  # ... q k
 
@@ -99,7 +92,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         return attention(q, k, v, mask, is_causal=is_causal)[0]
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
         if is_causal:
-            check_causal(q, k)
+            checks.check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = with_causal(mask, q, k) if is_causal else mask
     check_mask(mask, q)

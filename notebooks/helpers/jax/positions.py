@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from helpers.data import checks
 from helpers.jax.attention import MultiHeadAttention, dense
 from helpers.jax.encoder import Encoder, layer_norm
 
 __all__ = (
     "LearnedPositions POSITIONS Predictor RotaryAttention "
-    "SinusoidalPositions check_length rotary sinusoidal_positions"
+    "SinusoidalPositions rotary sinusoidal_positions"
 ).split()
 
 
@@ -24,13 +25,6 @@ def sinusoidal_positions(length, m):
     return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
 
 
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
 class SinusoidalPositions(nnx.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -39,7 +33,7 @@ class SinusoidalPositions(nnx.Module):
         self.table = nnx.Variable(jnp.asarray(table, dtype=jnp.float32))
 
     def __call__(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 
@@ -51,7 +45,7 @@ class LearnedPositions(nnx.Module):
         self.table = nnx.Param(0.02 * table)  # small, as in BERT
 
     def __call__(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 

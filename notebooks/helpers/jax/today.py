@@ -12,8 +12,8 @@ from helpers.jax.decoder import advance, check_tokens, new_cache
 __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM STANDARD "
     "SwiGLU advance_modern embedded fused keep load_pretrained logits_of "
-    "lookup make_norm new_modern_cache part_size placed project "
-    "projection rotary_halves rotation run_blocks split_heads"
+    "lookup make_norm new_modern_cache placed project projection "
+    "rotary_halves rotation run_blocks split_heads"
 ).split()
 
 
@@ -23,16 +23,9 @@ def make_norm(m, norm="rms", eps=1e-6, *, rngs):
     return kind(m, epsilon=eps, use_fast_variance=False, rngs=rngs)
 
 
-def part_size(m, n_parts):
-    """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""
-    if n_parts < 1 or m % n_parts:
-        raise ValueError(f"{m} does not split into {n_parts} equal parts")
-    return m // n_parts
-
-
 def rotation(positions, d, base=10000.0):
     """Sine and cosine of each angle: ``b s -> b 1 s d/2``, twice."""
-    half = part_size(d, 2)
+    half = checks.part_size(d, 2)
     steps = jnp.arange(half, dtype=jnp.float32) / half
     angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
     return jnp.sin(angle), jnp.cos(angle)
@@ -85,7 +78,9 @@ def fused(q, k, v, mask=None):
 
     Without a mask it is causal; a mask ``b 1 q k`` is True where a query may look.
     """
-    part_size(q.shape[1], k.shape[1])  # JAX's function takes the fewer heads as such
+    checks.part_size(
+        q.shape[1], k.shape[1]
+    )  # JAX's function takes the fewer heads as such
     return framework_attention(q, k, v, mask, is_causal=mask is None)
 
 
@@ -124,7 +119,7 @@ class GroupedAttention(nnx.Module):
         rngs,
     ):
         self.n_kv_heads, self.base = n_kv_heads or n_heads, base
-        self.d = d or part_size(m, n_heads)
+        self.d = d or checks.part_size(m, n_heads)
         n_q, n_kv = n_heads * self.d, self.n_kv_heads * self.d
         self.q = projection(m, n_q, bias, rngs=rngs)
         self.k = projection(m, n_kv, bias, rngs=rngs)

@@ -5,10 +5,11 @@ import math
 import torch
 from torch import nn
 
+from helpers.data import checks
+
 __all__ = (
-    "MultiHeadAttention attention check_causal check_mask dense "
-    "framework_attention fused_attention linear_parts masked_softmax "
-    "merge_heads with_causal"
+    "MultiHeadAttention attention check_mask dense framework_attention "
+    "fused_attention linear_parts masked_softmax merge_heads with_causal"
 ).split()
 
 
@@ -35,18 +36,9 @@ def masked_softmax(scores, mask=None):
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
 
 
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if q.shape[-2] != k.shape[-2]:
-        raise ValueError(
-            "expected as many queries as keys under a causal mask, got "
-            f"{q.shape[-2]} and {k.shape[-2]}; a mask says who sees whom"
-        )
-
-
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
-    check_causal(q, k)
+    checks.check_causal(q, k)
     past = torch.ones(
         q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device
     ).tril()
@@ -88,7 +80,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
     if mask is None:  # the causal mask as a flag: kernels then skip what it hides
         if is_causal:
-            check_causal(q, k)
+            checks.check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = torch.as_tensor(mask, device=q.device)
     mask = with_causal(mask, q, k) if is_causal else mask

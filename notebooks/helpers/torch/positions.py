@@ -3,12 +3,13 @@
 import torch
 from torch import nn
 
+from helpers.data import checks
 from helpers.torch.attention import MultiHeadAttention, dense
 from helpers.torch.encoder import Encoder
 
 __all__ = (
     "LearnedPositions POSITIONS Predictor RotaryAttention "
-    "SinusoidalPositions check_length rotary sinusoidal_positions"
+    "SinusoidalPositions rotary sinusoidal_positions"
 ).split()
 
 
@@ -22,13 +23,6 @@ def sinusoidal_positions(length, m):
     return torch.where(i % 2 == 0, angle.sin(), angle.cos())
 
 
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
 class SinusoidalPositions(nn.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -38,7 +32,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 
@@ -51,7 +45,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(0.02 * table)  # small, as in BERT
 
     def forward(self, x):
-        check_length(x, self.table)
+        checks.check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 

@@ -11,8 +11,8 @@ from helpers.torch.frameworks import device
 __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
     "advance_modern embedded fused keep load_pretrained logits_of lookup "
-    "make_norm new_modern_cache part_size placed project projection "
-    "rotary_halves rotation run_blocks split_heads"
+    "make_norm new_modern_cache placed project projection rotary_halves "
+    "rotation run_blocks split_heads"
 ).split()
 
 
@@ -22,16 +22,9 @@ def make_norm(m, norm="rms", eps=1e-6):
     return kind(m, eps=eps)
 
 
-def part_size(m, n_parts):
-    """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""
-    if n_parts < 1 or m % n_parts:
-        raise ValueError(f"{m} does not split into {n_parts} equal parts")
-    return m // n_parts
-
-
 def rotation(positions, d, base=10000.0):
     """Sine and cosine of each angle: ``b s -> b 1 s d/2``, twice."""
-    half = part_size(d, 2)
+    half = checks.part_size(d, 2)
     steps = torch.arange(half, dtype=torch.float32, device=positions.device) / half
     angle = positions[:, None, :, None] * base**-steps  # b 1 s d/2, in float32
     return angle.sin(), angle.cos()
@@ -88,7 +81,7 @@ def fused(q, k, v, mask=None):
 
     Without a mask it is causal; a mask ``b 1 q k`` is True where a query may look.
     """
-    n = part_size(q.shape[1], k.shape[1])  # query heads in a group
+    n = checks.part_size(q.shape[1], k.shape[1])  # query heads in a group
     attend = nn.functional.scaled_dot_product_attention
     return attend(q, k, v, mask, is_causal=mask is None, enable_gqa=n > 1)
 
@@ -127,7 +120,7 @@ class GroupedAttention(nn.Module):
     ):
         super().__init__()
         self.n_kv_heads, self.base = n_kv_heads or n_heads, base
-        self.d = d or part_size(m, n_heads)
+        self.d = d or checks.part_size(m, n_heads)
         n_q, n_kv = n_heads * self.d, self.n_kv_heads * self.d
         self.q = projection(m, n_q, bias)
         self.k = projection(m, n_kv, bias)
