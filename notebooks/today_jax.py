@@ -293,7 +293,7 @@ drawing("grouped-heads")
 # %% [markdown] tags=["jax"]
 # `jax.nn.dot_product_attention` takes fewer heads of keys and values as they are. The
 # shape of the cache must not change between steps, so it has all its columns from the
-# beginning, and a mask hides those that are still empty. Beyond its end, JAX would write
+# beginning, and a mask hides those that are still empty. Beyond its end, JAX writes
 # over the last columns: what does not fit becomes NaN.
 
 
