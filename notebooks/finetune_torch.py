@@ -879,7 +879,7 @@ offered = new_minute()
 from_arrays(offered, to_arrays(minute))
 read = text.windows(minute_pairs.encode(mine), 64)[:80]  # no labels
 steps = Settings(n_train=80, batch_size=16, epochs=8, learning_rate=2e-3, warmup=10)
-fit(offered, next_token, (read,), steps)
+reading = fit(offered, next_token, (read,), steps)
 
 # %% tags=["shared", "answer"]
 leak = {

@@ -436,7 +436,7 @@ def load_bert(folder_or_name):
     model = MaskedLM(**checkpoints.arguments_of_bert(config), rngs=nnx.Rngs(0))
     tokenizer = checkpoints.read_tokenizer(folder, config["vocab_size"])
     from_arrays(
-        model, checkpoints.our_names_of_bert(checkpoints.read_tensors(folder, "flax"))
+        model, checkpoints.our_names_of_bert(checkpoints.read_tensors(folder, "np"))
     )
     return model, tokenizer
 

@@ -686,7 +686,8 @@ print(strand, "->", "".join("ACGT"[i] for i in written))
 spelled = "".join("ACGT"[i] for i in labels[0])
 assert spelled == "TCTGTAATCTGTAATC" and (written == labels[0]).all()
 assert not {strand, *strands[6400:]} & {*strands[:6400]}
-assert evaluate(complement, cross_entropy, held_out, 64)["accuracy"] > 0.98
+size = own_settings.batch_size
+assert evaluate(complement, cross_entropy, held_out, size)["accuracy"] > 0.98
 
 # %% [markdown] tags=["jax"]
 # Most projects make this update, and later chapters refer to it; but most compile a

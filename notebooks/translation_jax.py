@@ -885,8 +885,8 @@ assert is_same.mean() >= 0.99 and right_beams.mean() >= 0.98
 #
 # To translate languages with this model, only the data change: the tokens are byte
 # pairs, learned from both languages together. Here are a few made-up pairs, with as
-# many tokens as the dates have and in rows as wide: models of one shape are compiled
-# only once in JAX. For your own, read a file into `lines`, and choose larger numbers.
+# many tokens as the dates have and in rows as wide: a compiler works once for models of
+# one shape. For your own, read a file into `lines`, and choose larger numbers.
 
 # %% tags=["shared"]
 lines = """der Hund spielt\tthe dog plays

@@ -23,7 +23,7 @@ def test_the_tiny_checkpoints_are_small_and_for_all_four_architectures():
 @pytest.mark.parametrize("kind", ["llama", "mixtral"])
 def test_both_frameworks_read_the_same_tensors(kind):
     """One file in bfloat16, or shards in float32, which stay what they are."""
-    torch, jax = (checkpoints.read_tensors(TINY / kind, f) for f in ("pt", "flax"))
+    torch, jax = (checkpoints.read_tensors(TINY / kind, f) for f in ("pt", "np"))
     assert torch.keys() == jax.keys()
     for name, x in torch.items():
         assert str(x.dtype) == f"torch.{jax[name].dtype}"
@@ -66,7 +66,7 @@ def test_a_name_is_the_hubs_and_found_in_its_cache_without_internet(
     assert checkpoints.read_config(folder)["model_type"] == "gpt2"
 
 
-@pytest.mark.parametrize("framework", ["pt", "flax"])
+@pytest.mark.parametrize("framework", ["pt", "np"])
 def test_a_truncated_shard_is_refused(framework, tmp_path):
     folder = shutil.copytree(TINY / "mixtral", tmp_path / "mixtral")
     (folder / SHARD).write_bytes((folder / SHARD).read_bytes()[:-1])

@@ -321,6 +321,7 @@ NOT_SO = {  # what nobody would copy, and how the field writes it
     r"^ *\w[\w, ]* = ([\w.]+, )*\*\w": "brackets around a tuple",
     r"^(watch|heard|everyone|loud|taster|STRANGER|gone|its_map|by_odd) = ": "a name",
     r"^(floats|integers|booleans) = ": "`tensor` of the room",
+    r"^fit\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\Z": "a name: a dict would be shown",
 }
 
 

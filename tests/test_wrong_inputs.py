@@ -1,7 +1,6 @@
 """Wrong inputs: one table, ``wrong_inputs.txt``, to which both give the same answer.
 
-A row calls something on one side, then says what the error tells: what was
-expected, and what came. Its kind and its text are the same in both, in one line.
+A row calls something, then says what the error tells, in both in the same line.
 """
 
 import json

@@ -57,7 +57,7 @@ def read_config(folder):
 
 
 def read_tensors(folder, framework):
-    """All tensors by name, of ``framework`` "pt", "np" or "flax"."""
+    """All tensors by name, of ``framework`` "pt" or "np"."""
     found = sorted(path.name for path in folder.iterdir())
     paths = sorted(folder.glob(WEIGHTS[0])) or sorted(folder.glob(WEIGHTS[1]))
     if not paths:
