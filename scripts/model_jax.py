@@ -30,7 +30,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 # --------------------------------------------------------------------------------------
-# notebooks/helpers/data/checks.py
+# what is asked of inputs
 
 
 def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=None):

@@ -28,7 +28,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 # --------------------------------------------------------------------------------------
-# notebooks/helpers/data/checks.py
+# what is asked of inputs
 
 
 def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=None):

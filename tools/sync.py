@@ -197,10 +197,10 @@ SEVERAL = {
 def model_file(side, files):
     """The model to take along: what its ending needs of the rooms, and the ending."""
     ending = (pages.ROOT / f"tools/ending_{side}.py").read_text("utf-8")
-    checks = "helpers/data/checks.py"
-    parts = [(checks, (pages.NOTEBOOKS / checks).read_text("utf-8"))]
+    checks = HELPERS / "data" / "checks.py"
+    parts = [("what is asked of inputs", checks.read_text("utf-8"))]
     plain = {name: text.replace("checks.", "") for name, text in files.items()}
-    parts += [(f"{chapter}_{side}.ipynb", plain[chapter]) for chapter in plain]
+    parts += [(f"notebooks/{name}_{side}.ipynb", plain[name]) for name in plain]
     nodes, known = [], {}
     for chapter, text in [*parts, (None, ending)]:
         tree, lines = ast.parse(text), text.splitlines()
@@ -230,7 +230,7 @@ def model_file(side, files):
     for node, source, chapter in nodes:
         if node in wanted:
             if chapter != before:
-                what = f"notebooks/{chapter}" if chapter else "training"
+                what = chapter or "training"
                 text += f"\n\n# {'-' * 86}\n# {what}\n"
             text, before = f"{text}\n\n{source}\n", chapter
     return formatted(text)
