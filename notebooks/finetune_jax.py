@@ -368,13 +368,12 @@ ALPHA = 16
 # %% tags=["jax"]
 def classifier(arrays=None, seed=0, lora=False):
     """A classifier whose trunk has these weights, or random ones, and adapters."""
-    rngs = nnx.Rngs(seed)  # one stream: no two parts are drawn from the same key
-    trunk = ModernLM(**SIZES, rngs=rngs)
+    trunk = new_trunk(seed)
     if arrays:
         from_arrays(trunk, arrays)
-    model = TextClassifier(trunk, 4, rngs=rngs)
+    model = TextClassifier(trunk, 4, rngs=nnx.Rngs(seed))
     if lora:
-        add_lora(model.trunk, RANK, ALPHA, EVERY, rngs=rngs)
+        add_lora(model.trunk, RANK, ALPHA, EVERY, rngs=nnx.Rngs(seed))
     return model
 
 

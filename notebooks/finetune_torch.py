@@ -372,8 +372,10 @@ def classifier(arrays=None, seed=0, lora=False):
     trunk = new_trunk(seed)
     if arrays:
         from_arrays(trunk, arrays)
-    model = TextClassifier(trunk, 4)  # its draws go on where the trunk's ended
+    torch.manual_seed(seed)
+    model = TextClassifier(trunk, 4)
     if lora:
+        torch.manual_seed(seed)
         add_lora(model.trunk, RANK, ALPHA, EVERY)
     return model.to(device)
 
