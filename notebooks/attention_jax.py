@@ -325,6 +325,9 @@ variance, largest, share = np.array(states["with the scale"]).T
 np.testing.assert_allclose(variance, 1, rtol=0.2)
 assert np.ptp(largest[2:]) < 0.15 * largest[2:].mean()
 assert largest.max() < 0.45 and (share == 0).all()
+change = 1e6 * (reference.softmax(1.000001 * scores) - weights)  # of longer queries
+slope = (by_query @ queries[:, :, None])[..., 0]  # n k
+np.testing.assert_allclose(slope, change, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect

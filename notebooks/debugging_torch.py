@@ -266,6 +266,8 @@ assert [name for name, (_, passes) in results.items() if passes] == ["none"]
 assert np.isnan(found["an empty text"][0]) and found["a frozen embedding"][2] == 0
 assert found["a softmax before the loss"][3] > np.log(1 + 3 / np.e) - 1e-5
 assert not real[:, -1].any() and not held_out[1][:, -1].any()
+healthy = evaluate(mistakes["none"][0], class_loss, held_out)["accuracy"]
+np.testing.assert_allclose(found["none"][-1], healthy, atol=1e-6)
 
 # %% [markdown] tags=["shared"]
 # **Which test fails tells what to look for** in a model of your own:
@@ -628,6 +630,13 @@ say(table(["device", "gradient", "first call (s)", "later calls (ms)"], *rows))
 # **checkpoint** keeps all of that. The order of the batches follows from the number of
 # the epoch.
 
+
+# %% tags=["shared"]
+def rows_of(epoch):
+    """Rows of 28 batches: they follow from the number of the epoch."""
+    return np.random.default_rng(epoch).permutation(900)[:896].reshape(28, 32)
+
+
 # %% [markdown] tags=["torch"]
 # `torch.save` writes any tensors. Such a file can contain code; `weights_only`, by now
 # the default, does not run it. A new file gets its name when it is complete, so an
@@ -635,9 +644,8 @@ say(table(["device", "gradient", "first call (s)", "later calls (ms)"], *rows))
 
 
 # %% tags=["torch"]
-def one_epoch(model, optimizer, schedule, epoch):
-    """28 updates, on batches that follow from the number of the epoch."""
-    rows = np.random.default_rng(epoch).permutation(900)[:896].reshape(28, 32)
+def one_epoch(model, optimizer, schedule, rows):
+    """An update for each row of ``rows``, ``n b``."""
     for batch in rows:
         loss, _ = class_loss(model, *(tensor(array[batch]) for array in learn))
         optimizer.zero_grad()
@@ -659,7 +667,7 @@ def train(path, epochs):
         for name, state in saved.items():
             parts[name].load_state_dict(state)
     for epoch in range(done, epochs):
-        one_epoch(model, optimizer, schedule, epoch)
+        one_epoch(model, optimizer, schedule, rows_of(epoch))
         saved = {name: part.state_dict() for name, part in parts.items()}
         torch.save({**saved, "done": epoch + 1}, path.with_suffix(".draft"))
         path.with_suffix(".draft").replace(path)
@@ -676,6 +684,11 @@ at_once = train(folder / "at_once", epochs=3)
 expected = to_arrays(at_once)
 for name, array in to_arrays(resumed).items():
     np.testing.assert_allclose(array, expected[name], atol=1e-4, err_msg=name)
+
+# %% tags=["torch", "check"]
+# Checked: the schedule has counted every update
+saved = torch.load(folder / "at_once", weights_only=True)
+assert saved["schedule"]["last_epoch"] == saved["done"] * 28 == 84
 
 # %% [markdown] tags=["shared"]
 # With dropout, its random numbers belong to the checkpoint, too, or, as in `fit` for

@@ -187,8 +187,15 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: the hour is worth 0.3 bits and more
+# Checked: the hour is worth 0.3 bits and more; bits and text follow from the logits
 assert saved > 0.3
+tokens = pairs.encode(held_out)
+loss = evaluate(trunk, next_token, (text.windows(tokens, 64),))["loss"]
+nats = np.log(2) * bits["an hour"] * len(held_out) / len(tokens)
+np.testing.assert_allclose(nats, loss, rtol=1e-4)
+likely = logits_of(trunk, np.array([pairs.encode(prompt)]))[0, -1].argmax()
+coldest = write(trunk, pairs, prompt, n=1, temperature=1e-4)
+assert coldest == prompt + pairs.decode([likely])
 
 # %% [markdown] tags=["shared"]
 # ## A task is a new last layer
@@ -368,12 +375,13 @@ ALPHA = 16
 # %% tags=["jax"]
 def classifier(arrays=None, seed=0, lora=False):
     """A classifier whose trunk has these weights, or random ones, and adapters."""
-    trunk = new_trunk(seed)
+    rngs = nnx.Rngs(seed)  # one stream: no two parts are drawn from the same key
+    trunk = ModernLM(**SIZES, rngs=rngs)
     if arrays:
         from_arrays(trunk, arrays)
-    model = TextClassifier(trunk, 4, rngs=nnx.Rngs(seed))
+    model = TextClassifier(trunk, 4, rngs=rngs)
     if lora:
-        add_lora(model.trunk, RANK, ALPHA, EVERY, rngs=nnx.Rngs(seed))
+        add_lora(model.trunk, RANK, ALPHA, EVERY, rngs=rngs)
     return model
 
 
@@ -533,7 +541,8 @@ say(table(["way", "20, this run", *(f"{n}, five seeds" for n in numbers)], *show
 
 # %% [markdown] tags=["shared"]
 # In the five seeds, full fine-tuning and LoRA beat TF-IDF with every number of labels;
-# between the two, no steady winner. On average, the same model from scratch scores
+# between the two, no steady winner. (In a single run TF-IDF may win: with 20 labels,
+# much depends on which lines have them.) On average, the same model from scratch scores
 # lower than TF-IDF: with so few updates, pretraining decides. The **probe** scores
 # higher than TF-IDF with every number, and lower than LoRA: it only weighs what the
 # trunk offers.
@@ -555,8 +564,9 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: who beats whom, here, and in the recorded seeds with every number of labels
-assert min(scores["full"], scores["LoRA"]) > scores["TF-IDF"]
+# Checked: who beats whom in the recorded seeds, with every number of labels; here, up
+# to the luck of one draw: two standard errors of a difference
+assert min(scores["full"], scores["LoRA"]) > scores["TF-IDF"] - 2 * np.sqrt(2) * error
 for way in ("full", "LoRA"):
     assert (curves[way][1] > curves["TF-IDF"][1]).all()  # in each seed
 ladder = [means[way] for way in ("from scratch", "TF-IDF", "probe", "LoRA")]

@@ -458,6 +458,8 @@ say(
 # Checked: loss below 0.15, test above 94 %; 50 digits are learned, new ones suffer
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
 assert on_test > 0.94
+hits = predict(model, pixels[test_rows]).argmax(-1) == classes[test_rows]
+np.testing.assert_allclose(spread, 100 * hits.std() / np.sqrt(len(hits)), atol=1e-6)
 assert few_known == 1 and few_losses[-1] < 0.015
 assert few_new < on_validation and few_new < 0.93
 

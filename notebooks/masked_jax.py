@@ -280,6 +280,7 @@ ends = [losses[-200:].mean() for losses in histories.values()]
 assert ends[0] + 0.2 < ends[1] < ends[2] - 0.05
 assert found["the token"][2] > 0.8 > 0.3 > found["the mask"][2]
 assert found["another token"][2] < 0.2 and abs(32 / per_window - 7) < 1
+assert counts.sum() == len(tokens["train"]) + len(pairs)
 
 # %% [markdown] tags=["shared"]
 # Few labels are one reason. The other, probably: the causal model has the token before

@@ -613,6 +613,7 @@ say(
 
 # %% tags=["shared", "check"]
 # Checked: all kinds learn the trained positions, and only rotary works at new ones
+assert (train[1][:, 3:] == train[0].argmax(-1)[:, :-3]).all()
 assert min(near.values()) > 0.99
 assert far["rotary"][3:].min() > 0.9
 for kind in ("sinusoidal", "learned"):

@@ -751,6 +751,9 @@ say(
 # Checked: with the wrong offset, more bits and other logits; with the right one, equal
 assert float(lines[0][1]) > float(lines[1][1]) + 0.3
 assert gaps[1] < 1e-3 < 0.5 < gaps[0]
+right = whole[np.arange(128), held_out[:128, 41]]  # logits of the next tokens
+expected = (np.logaddexp.reduce(whole, axis=1) - right).mean() / np.log(2)
+assert abs(float(lines[1][1]) - expected) < 0.01
 
 # %% [markdown] tags=["shared"]
 # ## Somebody else's weights load by renaming

@@ -643,6 +643,7 @@ control, *others = shares["all"][:5]
 assert control > 0.98 and np.mean(others) < 0.5 and shares["all"][5:].max() < 0.5
 assert shares["month, day"][:5].min() > 0.9 and shares["year 1, 2"][1:3].mean() > 0.7
 assert np.mean(known) > 0.5 and shares["year 3"][1:3].mean() < 0.75
+assert len({*days_of(1999, 2000, n=20_000)}) == 365 + 366  # each of the days
 own, other = forced[[0, 1], [0, 1]], forced[[0, 1], [1, 0]]
 assert own.min() > 0.98 and np.mean(own - other) > 0.2
 

@@ -1,4 +1,4 @@
-"""Sixty planted mistakes in the code that readers copy, and the test that finds each.
+"""Planted mistakes in the code that readers copy, and the test that finds each.
 
 By hand, after a change of the code or of the tests:
 
@@ -6,10 +6,10 @@ By hand, after a change of the code or of the tests:
     python tests/mistakes.py rotary fit  # those whose line has one of these words
 
 Each is made in a copy of the book, where its test must fail; in the copy without a
-mistake, all the tests must pass. A mistake is a line of the table: what is wrong, the
-framework ("both": code without one), the definition, one place in it and what replaces
-it, and the test. The definition is sought in the helpers of the framework, in other
-helpers, and then on the pages; it may have several names, separated by spaces.
+mistake, all must pass. A mistake is a line of the table: what is wrong, the framework
+("both": code without one), the definition, one place in it and what replaces it, and
+the test, or the page whose own claims fail. The definition is sought in the helpers of
+the framework, in others, then on the pages; it may have several names.
 """
 
 import ast
@@ -20,17 +20,19 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from itertools import chain
 from pathlib import Path
 
+import jupytext
 import pytest
+from nbclient import execute
 
 TABLE = Path(__file__).with_name("mistakes.json")
 MISTAKES = [tuple(row.values()) for row in json.loads(TABLE.read_text("utf-8"))]
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = "notebooks", "tests", "tools", "scripts", "book/_ext"
+FOLDERS = "notebooks", "tests", "tools", "scripts", "book/_ext", "benchmarks"
 FILES = "pyproject.toml", "conftest.py", "_toc.yml", "_config.yml"
 HELPERS = "helpers/data/*.py", "helpers/*.py"  # no framework
 
@@ -63,10 +65,12 @@ def plant(tree, side, names, old, new):
 
 
 def run(tree, tests, log):
-    """Run tests in this process, and end it with the exit code of pytest."""
+    """Run tests in this process, and end it with pytest's exit code; or run a page."""
     os.chdir(tree)
     sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"
-    with log.open("w") as file, redirect_stdout(file):
+    with log.open("w") as file, redirect_stdout(file), redirect_stderr(file):
+        if "::" not in tests[0]:
+            return execute(jupytext.read(Path("notebooks", tests[0])), cwd="notebooks")
         paths = [f"tests/{test}" for test in tests]
         sys.exit(int(pytest.main(["-q", "-p", "no:cacheprovider", *paths])))
 
@@ -84,7 +88,9 @@ def main(words):
         for name in FILES:
             shutil.copy(ROOT / name, tree / name)
         every = list(dict.fromkeys(row[-1] for row in rows))
-        for what, side, *change, tests in [("no mistake", "both", every), *rows]:
+        parts = [[x for x in every if "::" in x], *([x] for x in every if "." == x[-3])]
+        none = [("no mistake", "both", tests) for tests in parts if tests]
+        for what, side, *change, tests in [*none, *rows]:
             before = plant(tree, side, *change) if change else {}
             said = "CODE NOT FOUND"
             if before or not change:

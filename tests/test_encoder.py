@@ -134,12 +134,13 @@ def test_shuffling_the_inputs_permutes_outputs_and_maps(side):
 
 
 @on_both_sides
-def test_a_layer_norm_is_exact_far_from_zero(side):
-    """Its variance is not the difference of two large squares."""
+@pytest.mark.parametrize("mean, scale, atol", [(1000, 1, 0.01), (0, 0.001, 1e-5)])
+def test_a_layer_norm_is_exact_far_from_zero_and_near_it(side, mean, scale, atol):
+    """Its variance is not the difference of two large squares; epsilon is 1e-5."""
     model, params = build(side, "EncoderBlock")
-    x = 1000 + draw(B, S, M)
+    x = mean + scale * draw(B, S, M)
     expected = reference.normalise(x.astype(np.float64), params, "norm1")
-    assert_close(model.norm1(side.tensor(x)), expected, 0.01)
+    assert_close(model.norm1(side.tensor(x)), expected, atol)
 
 
 # Dropout

@@ -200,6 +200,15 @@ def test_adapters_train_beside_a_trunk_in_bfloat16(side):
     ).dtype == dtype
 
 
+@on_both_sides
+def test_output_and_adapters_are_drawn_from_other_random_numbers(side, monkeypatch):
+    monkeypatch.setattr(page(side), "SIZES", {"n_tokens": N_TOKENS, "m": M, **SIZES})
+    arrays = to_arrays(page(side).classifier(lora=True))
+    drawn = [x for name, x in arrays.items() if name.endswith("lora_a")]
+    output = arrays["trunk.output.weight"]
+    assert drawn and max(np.isin(x, output).mean() for x in drawn) < 0.05
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
 def test_published_models_take_adapters(kind, tmp_path):
     """The same in both frameworks, from one file."""

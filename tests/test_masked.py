@@ -58,20 +58,20 @@ def outputs(side, model, *given, **options):
 
 def test_the_share_is_asked_for_and_of_it_80_10_10():
     """Labels are the tokens there; nothing else changes; padding stays."""
-    tokens = np.random.default_rng(5).integers(MASK, size=(997, 101), dtype=np.int32)
+    mask = 5  # of so few tokens, that a random one is the same is no rare chance
+    tokens = np.random.default_rng(5).integers(mask, size=(997, 101), dtype=np.int32)
     tokens[:, 90:] = -1
     rng = np.random.default_rng(0)
-    mask_tokens = page_of(torch_side).mask_tokens
-    inputs, labels = mask_tokens(tokens, MASK, rng)
-    asked, hidden, same = labels >= 0, inputs == MASK, inputs == tokens
+    inputs, labels = page_of(torch_side).mask_tokens(tokens, mask, rng)
+    asked, hidden, same = labels >= 0, inputs == mask, inputs == tokens
     free = tokens >= 0
     found = asked[free].mean(), hidden[asked].mean(), (asked & same).sum() / asked.sum()
-    np.testing.assert_allclose(found, (0.15, 0.8, 0.1), atol=0.015)
+    np.testing.assert_allclose(found, (0.15, 0.8, 0.12), atol=0.009)
     assert not asked[~free].any() and same[~asked].all()
     assert (labels[asked] == tokens[asked]).all() and (labels[~asked] == -1).all()
     assert inputs.dtype == labels.dtype == np.int32
     others = np.unique(inputs[asked & ~hidden & ~same])
-    assert len(others) > 0.8 * MASK and others.max() < MASK
+    assert len(others) == mask
 
 
 ROWS = np.array([[3, 9, 1, 4, -1], [9, 2, 6, 5, 3], [0, 1, 2, -1, -1]])

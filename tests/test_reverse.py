@@ -523,13 +523,6 @@ def test_labels_are_the_sequences_from_their_end():
     assert (other[1] != data["test"][1]).any()
 
 
-def test_no_test_sequence_of_the_page_is_in_its_training_data():
-    data = reverse_data(50_000, 16)
-    trained_on = {row.tobytes() for row in data["train"][1]}
-    assert len(trained_on) == 50_000
-    assert not any(row.tobytes() in trained_on for row in data["test"][1])
-
-
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 9), st.integers(0, 99))
 def test_an_epoch_takes_no_example_twice(n_train, batch_size, epoch, seed):
     """Whole batches; what does not fill one is left out."""

@@ -41,8 +41,7 @@ def blanked(source):
         first = function.body[0]
         documented = ast.get_docstring(function) is not None
         start = first.end_lineno if documented else first.lineno - 1
-        indent = " " * first.col_offset
-        rows[start : function.end_lineno] = [f"{indent}...  # your turn"]
+        rows[start : function.end_lineno] = [first.col_offset * " " + "...  # your turn"]
     return "\n".join(rows)
 
 

@@ -44,12 +44,13 @@ KERNEL["TF_CPP_MIN_LOG_LEVEL"] = "3"  # else XLA complains of each program it lo
 
 @cache
 def environment():
-    """Python, every installed version, the reader's variables and data."""
+    """Python, every installed version, the reader's variables, paths whole; data."""
+    paths = {n: Path(os.environ.get(n) or "none").expanduser() for n in VARIABLES}
+    os.environ.update({n: f"{p.resolve()}" for n, p in paths.items() if p.exists()})
     given = [f"{name}={os.environ.get(name)}" for name in VARIABLES]
     installed = sorted(f"{p.name} {p.version}" for p in distributions())
     data = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
-    own = [Path(os.environ.get(name) or "none").expanduser() for name in VARIABLES]
-    own = [*data.glob("*.npz"), *own, *(p for x in own[:1] for p in x.rglob("*"))]
+    own = [*data.glob("*.npz"), *paths.values(), *paths["PHOTOS"].rglob("*")]
     own = sorted(f"{p} {p.stat().st_mtime_ns}" for p in own if p.is_file())
     return "\n".join([sys.version, *installed, *given, *own])
 
