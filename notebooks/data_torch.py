@@ -174,10 +174,6 @@ import re
 
 import pandas as pd
 
-GAPS = ["", "?", "???", "-", "--", "---", "–", "—", ".", "..", "...", "na", "n/a"]
-GAPS += ["#na", "#n/a", "<na>", "nan", "none", "null"]  # add yours, such as "-999"
-NUMBER_FIRST = re.compile(r"([^\W\d]{3}\W+)?\W*\d|\W?inf$")  # $3, 5 kg, Jan 5
-
 
 def read_csv(path):
     """The cells of a table in UTF-8 as text; row 1 has the names."""
@@ -190,10 +186,18 @@ def read_csv(path):
     cells.columns = [name.strip() for name in cells]
     cells.index += 2  # as a spreadsheet counts
     cells = cells.fillna("").map(str.strip)
-    return cells[(cells != "").any(axis=1)]
+    cells = cells[(cells != "").any(axis=1)]
+    if cells.empty:
+        raise ValueError(f"expected rows below the names in {path}, got none")
+    return cells
 
 
 # %% tags=["shared"]
+GAPS = ["", "?", "???", "-", "--", "---", "–", "—", ".", "..", "...", "na", "n/a"]
+GAPS += ["#na", "#n/a", "<na>", "nan", "none", "null"]  # add yours, such as "-999"
+NUMBER_FIRST = re.compile(r"([^\W\d]{3}\W+)?\W*\d|\W?inf$")  # $3, 5 kg, Jan 5
+
+
 def to_numbers(cells):
     """A column of text as numbers, NaN in gaps, or None if it has words."""
     given = cells.str.lower().replace({"true": "1", "false": "0"})
@@ -206,7 +210,7 @@ def to_numbers(cells):
     if len(odd):
         place = f"row {odd.index[0]}, column {cells.name!r}"
         raise ValueError(f"{place}: expected a number, got {odd.iloc[0]!r}")
-    return values
+    return values.where(known)
 
 
 # %% tags=["shared"]

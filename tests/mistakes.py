@@ -87,8 +87,8 @@ def main(words):
             shutil.copytree(ROOT / name, tree / name)
         for name in FILES:
             shutil.copy(ROOT / name, tree / name)
-        every = list(dict.fromkeys(row[-1] for row in rows))
-        parts = [[x for x in every if "::" in x], *([x] for x in every if "." == x[-3])]
+        ids = list(dict.fromkeys(row[-1] for row in rows))
+        parts = [[x for x in ids if "::" in x], *([x] for x in ids if "::" not in x)]
         none = [("no mistake", "both", tests) for tests in parts if tests]
         for what, side, *change, tests in [*none, *rows]:
             before = plant(tree, side, *change) if change else {}

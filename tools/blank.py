@@ -41,7 +41,8 @@ def blanked(source):
         first = function.body[0]
         documented = ast.get_docstring(function) is not None
         start = first.end_lineno if documented else first.lineno - 1
-        rows[start : function.end_lineno] = [first.col_offset * " " + "...  # your turn"]
+        indent = " " * first.col_offset
+        rows[start : function.end_lineno] = [f"{indent}...  # your turn"]
     return "\n".join(rows)
 
 

@@ -36,7 +36,6 @@ SOURCES = ["book", "notebooks", "scripts", "tools", "benchmarks/results"]
 SOURCES += ["_config.yml", "_toc.yml", "CHANGELOG.md", "CITATION.cff"]
 UNREAD = {"__pycache__", ".ipynb_checkpoints", ".ruff_cache", "runs"}
 VARIABLES = "PHOTOS", "MODEL", "TEXT_FILE", "DATA_FOLDER"  # what readers may set
-GIB_PER_PAGE = 3  # at most
 COMPILED = "JAX_COMPILATION_CACHE_DIR"
 KERNEL = {"TQDM_DISABLE": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 KERNEL["TF_CPP_MIN_LOG_LEVEL"] = "3"  # else XLA complains of each program it loads
@@ -136,7 +135,7 @@ def execute_all(todo):
     began, seconds, wrong, shares = time.monotonic(), 0, [], Queue()
     affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))
     cores = sorted(affinity(0))
-    memory = psutil.virtual_memory().total // (GIB_PER_PAGE << 30)
+    memory = psutil.virtual_memory().total // (3 << 30)  # a page has 3 GiB at most
     workers = 1 if shutil.which("nvidia-smi") else max(1, min(len(cores), memory))
     for first in range(workers):
         shares.put(cores[first::workers])
