@@ -214,9 +214,8 @@ say(
 # Checked: without warm-up the loss ends at guessing, with it most seeds learn
 means = [one.learning_rates.mean() for one in (settings, no_warmup)]
 np.testing.assert_allclose(means, settings.learning_rate / 2, rtol=0.01)
-assert stuck.min() > 2.2
 assert abs(losses["no warm-up"][:, 50:].mean() - np.log(10)) < 0.05
-assert np.median(learned) < 0.05 and learned.max() < 0.5
+assert np.median(learned) < 0.05 and learned.max() < 0.5 and stuck.min() > 2.2
 rows = shuffled(replace(settings, seed=1))(0)[0]  # a run has the batches of its seed
 first, _ = cross_entropy(new_model(1, False), *(x[rows] for x in data))
 np.testing.assert_allclose(losses["warm-up"][1, 0], as_numpy(first), rtol=1e-4)
