@@ -96,7 +96,7 @@ def device():
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     name, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
+    text = info.read_text("utf-8") if info.exists() else ""
     found = re.findall(r"^model name\s*: (.*)$", text, re.MULTILINE)
     return f"{(found or [name])[0].strip()}, {os.cpu_count()} cores"
 

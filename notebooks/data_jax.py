@@ -266,6 +266,7 @@ cells = read_csv(folder / "wine.csv")
 grapes, varieties = class_numbers(cells.pop("target"))  # n
 table_of_wines = numeric(cells)
 wine, columns = table_of_wines.to_numpy(), [*table_of_wines]  # n s, names
+print("columns:", *columns)  # if these are numbers, the file has no row of names
 order = np.random.default_rng(0).permutation(len(wine))
 rows, validation_rows, test_rows = np.split(order, [90, 134])
 

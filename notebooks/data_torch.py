@@ -102,7 +102,7 @@ class SequenceClassifier(nn.Module):
 
     def encode(self, x, real):
         """One vector per position: ``b s i, b s -> b s m``."""
-        x = self.positions(self.embed(x))  # b s m
+        x = self.positions(self.embed(x.to(self.embed.weight.dtype)))  # b s m
         return self.encoder(x, real[:, None, None])  # b 1 1 k: True = may look
 
     def forward(self, x, real):
@@ -262,6 +262,7 @@ cells = read_csv(folder / "wine.csv")
 grapes, varieties = class_numbers(cells.pop("target"))  # n
 table_of_wines = numeric(cells)
 wine, columns = table_of_wines.to_numpy(), [*table_of_wines]  # n s, names
+print("columns:", *columns)  # if these are numbers, the file has no row of names
 order = np.random.default_rng(0).permutation(len(wine))
 rows, validation_rows, test_rows = np.split(order, [90, 134])
 

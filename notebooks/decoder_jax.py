@@ -212,6 +212,7 @@ sizes["max_length"] = 64
 
 
 # %% tags=["jax"]
+import cloudpickle  # for `generate`, as in `fit`
 import optax  # for the loss, below
 
 
@@ -982,8 +983,8 @@ assert all(size == 2 * 4 * 2 * 16 * s * 96 for s, _, _, size in measured)
 
 
 # %% tags=["jax", "export"]
-@nnx.jit(static_argnames="length")
-def continue_texts(model, tokens, first, length, end, seed, **knobs):
+@nnx.jit(static_argnames=("length", "code"))
+def continue_texts(model, tokens, first, length, end, seed, code, **knobs):
     """The prompts in one pass, then a token at a time: ``b s -> b length``."""
     cache = new_cache(model, first, tokens.shape[1] + length)
     logits, cache = advance(model, tokens, cache)
@@ -1019,8 +1020,8 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    quiet = without_dropout(model)
-    return continue_texts(quiet, tokens, first, length, end, seed, **knobs)
+    quiet, code = without_dropout(model), cloudpickle.dumps(type(model))
+    return continue_texts(quiet, tokens, first, length, end, seed, code, **knobs)
 
 
 # %% [markdown] tags=["shared"]

@@ -473,7 +473,7 @@ class Predictor(nn.Module):
         self.output = dense(m, n_outputs)  # 5
 
     def forward(self, x, mask=None, *, return_maps=False):
-        x = self.embed(self.input_dropout(x))  # b s m
+        x = self.embed(self.input_dropout(x.to(self.embed.weight.dtype)))  # b s m
         x = self.positions(x) if self.positions else x
         encoded = self.encoder(x, mask, return_maps=return_maps)
         x, maps = encoded if return_maps else (encoded, None)

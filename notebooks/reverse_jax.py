@@ -233,18 +233,16 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    arrays, code = (
-        checks.checked(model, data),
-        cloudpickle.dumps((type(model), loss_fn)),
-    )
+    arrays = checks.checked(model, data)
+    code = cloudpickle.dumps((type(model), loss_fn))
     graph, state = nnx.split(without_dropout(model))
     rows, n_batches = [], math.ceil(len(arrays[0]) / batch_size)
     for part in np.array_split(np.arange(len(arrays[0])), n_batches):
         batch = [tensor(x[part]) for x in arrays]
         rows.append(score(state, batch, graph, loss_fn, code))
     loss, accuracy, count = np.array(jax.device_get(rows), dtype=float).T
-    checks.check_finite(loss, loss, 0, arrays, "batch")
     means = {"loss": loss, "accuracy": accuracy}
+    checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
@@ -337,8 +335,8 @@ def fit(
             state, found = train_batches(state, rates[epoch, part], drawn, fixed)
             numbers.append(found)
         losses, accuracies, norms = np.concatenate(numbers).T  # waits for the device
-        checks.check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
+        checks.check_finite(news, epoch * len(index), arrays)
         news["learning_rate"] = rates[epoch]
         nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:
@@ -783,6 +781,8 @@ def padded_loss(model, inputs, real, labels):
     mask = real[:, None, None]  # b 1 1 k
     logits = model(inputs, mask).astype(jnp.float32)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # b s
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    losses = jnp.where(known, losses, jnp.where(real, jnp.nan, 0))
     hits = (logits.argmax(-1) == labels) & real
     n_real = jnp.maximum(real.sum(), 1)
     metrics = {"accuracy": hits.sum() / n_real, "count": real.sum()}

@@ -214,8 +214,8 @@ def evaluate(model, loss_fn, data, batch_size=1000):
             batch = [tensor(x[part]) for x in arrays]
             rows.append(score(model, loss_fn, batch))
     loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
-    checks.check_finite(loss, loss, 0, arrays, "batch")
     means = {"loss": loss, "accuracy": accuracy}
+    checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
@@ -301,12 +301,12 @@ def fit(
             drawn = (augment(u, *b) for u, b in zip(uniforms, drawn, strict=True))
         seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
         given = optimizer, scheduler, loss_fn, drawn, settings.max_grad_norm
-        with torch.random.fork_rng():  # the caller's generator stays as it is
+        with torch.random.fork_rng(range(torch.cuda.is_available())):  # for us alone
             torch.manual_seed(int(seed[0]))  # other dropout in every epoch
             numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
-        checks.check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
+        checks.check_finite(news, epoch * len(index), arrays)
         news["learning_rate"] = rates[epoch]
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
@@ -751,9 +751,10 @@ def padded_loss(model, inputs, real, labels):
     """Cross-entropy and accuracy at the real positions ``b s`` of padded sequences."""
     mask = real[:, None, None]  # b 1 1 k
     logits = model(inputs, mask).float()
-    counted = labels.masked_fill(~real, -100).flatten()
-    logits_of_all = logits.flatten(0, -2)
-    total = nn.functional.cross_entropy(logits_of_all, counted, reduction="sum")
+    known = (labels >= 0) & (labels < logits.shape[-1])
+    counted = labels.where(known & real, -100).flatten()
+    total = nn.functional.cross_entropy(logits.flatten(0, -2), counted, reduction="sum")
+    total = total.where((known | ~real).all(), torch.nan)
     hits = (logits.argmax(-1) == labels) & real
     n_real = real.sum().clamp(min=1)
     return total / n_real, {"accuracy": hits.sum() / n_real, "count": real.sum()}

@@ -308,9 +308,9 @@ def fused(q, k, v, mask=None):
 
     Without a mask it is causal; a mask ``b 1 q k`` is True where a query may look.
     """
-    checks.part_size(
-        q.shape[1], k.shape[1]
-    )  # JAX's function takes the fewer heads as such
+    checks.part_size(q.shape[1], k.shape[1])  # JAX's function takes the fewer heads
+    if mask is None:
+        checks.check_causal(q, k)
     return framework_attention(q, k, v, mask, is_causal=mask is None)
 
 

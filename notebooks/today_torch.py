@@ -308,6 +308,8 @@ def fused(q, k, v, mask=None):
     Without a mask it is causal; a mask ``b 1 q k`` is True where a query may look.
     """
     n = checks.part_size(q.shape[1], k.shape[1])  # query heads in a group
+    if mask is None:
+        checks.check_causal(q, k)
     attend = nn.functional.scaled_dot_product_attention
     return attend(q, k, v, mask, is_causal=mask is None, enable_gqa=n > 1)
 

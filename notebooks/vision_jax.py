@@ -415,7 +415,7 @@ assert (of_seeds["ViT, augmented"] > of_seeds["ViT, as long"]).all()
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** Is augmentation only for neural nets? Train an SVM
-# on the training pictures *and* `moved(*parts["train"])`.
+# on the training pictures *and* `moved(*train)`.
 
 # %% tags=["shared", "answer"]
 x_more, y_more = moved(*train)

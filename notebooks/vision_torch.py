@@ -196,7 +196,8 @@ class VisionTransformer(nn.Module):
     def forward(self, images, mask=None, *, return_maps=False):
         if images.shape[1:] != self.shape:
             raise ValueError(f"expected b {self.shape}, got {tuple(images.shape)}")
-        x = self.embed(cut_patches(images, self.patch))  # b n m
+        x = cut_patches(images, self.patch).to(self.embed.weight.dtype)
+        x = self.embed(x)  # b n m
         x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)  # b s m
         x = self.dropout(self.positions(x))
         encoded = self.encoder(x, mask, return_maps=return_maps)
@@ -403,7 +404,7 @@ assert (of_seeds["ViT, augmented"] > of_seeds["ViT, as long"]).all()
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, one change of code.** Is augmentation only for neural nets? Train an SVM
-# on the training pictures *and* `moved(*parts["train"])`.
+# on the training pictures *and* `moved(*train)`.
 
 # %% tags=["shared", "answer"]
 x_more, y_more = moved(*train)

@@ -6,7 +6,7 @@ https://github.com/example/transformers-side-by-side
     python model_jax.py my.txt --coordinator HOST:PORT --processes 2 …
 
 A second call with the same --folder goes on after the last checkpoint.
-Needs flax, jax, numpy, optax, orbax.
+Needs cloudpickle, flax, jax, numpy, optax, orbax.
 
 Shapes: b batch, s position, q and k position of a query and of a key, h head, d size
 of one head, m size of the model, f hidden size of the feed-forward net, c tokens.
@@ -21,6 +21,7 @@ import math
 from functools import partial, singledispatch
 from pathlib import Path
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +47,7 @@ def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=N
         )
     if not all(0 <= token < n_tokens for row in rows for token in row):
         raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
-    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
+    whole = top_k is None or (hasattr(top_k, "__index__") and top_k >= 1)
     if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
         raise ValueError(
             "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "
@@ -541,8 +542,8 @@ def advance(model, tokens, cache):
     return model.logits(x), cache | {"start": stop, "blocks": kept}
 
 
-@nnx.jit(static_argnames="length")
-def continue_texts(model, tokens, first, length, end, seed, **knobs):
+@nnx.jit(static_argnames=("length", "code"))
+def continue_texts(model, tokens, first, length, end, seed, code, **knobs):
     """The prompts in one pass, then a token at a time: ``b s -> b length``."""
     cache = new_cache(model, first, tokens.shape[1] + length)
     logits, cache = advance(model, tokens, cache)
@@ -577,8 +578,8 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    quiet = without_dropout(model)
-    return continue_texts(quiet, tokens, first, length, end, seed, **knobs)
+    quiet, code = without_dropout(model), cloudpickle.dumps(type(model))
+    return continue_texts(quiet, tokens, first, length, end, seed, code, **knobs)
 
 
 # --------------------------------------------------------------------------------------

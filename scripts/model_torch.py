@@ -44,7 +44,7 @@ def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=N
         )
     if not all(0 <= token < n_tokens for row in rows for token in row):
         raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
-    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
+    whole = top_k is None or (hasattr(top_k, "__index__") and top_k >= 1)
     if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
         raise ValueError(
             "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "
@@ -119,10 +119,8 @@ def masked_softmax(scores, mask=None):
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
     check_causal(q, k)
-    past = torch.ones(
-        q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device
-    ).tril()
-    return past if mask is None else mask & past  # ... q k
+    past = torch.ones(q.shape[-2], k.shape[-2], device=q.device).tril().bool()
+    return past if mask is None else past & torch.as_tensor(mask, device=q.device)
 
 
 def attention(q, k, v, mask=None, *, is_causal=False):

@@ -103,7 +103,7 @@ def main(words):
             caught += said == "caught"
             print(f"{time.time() - started:4.0f} s  {side:5}  {what}: {said}", flush=1)
             if said in ("FAILS", "NO SUCH TEST"):
-                print(log.read_text())
+                print(log.read_text("utf-8"))
             for path, text in before.items():
                 path.write_text(text, "utf-8")
     print(f"{caught} of {len(rows)} caught")

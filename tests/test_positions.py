@@ -127,6 +127,8 @@ def test_the_predictors_of_both_frameworks_agree(kind):
         out, maps = side.models.attention_maps(model, *given)
         grads = side.grads(model, lambda out: (out**2).mean(), *given)
         found.append({"out": as_numpy(out), "maps": as_numpy(maps), **grads})
+        whole = side.tensor((9 * x).astype(int))  # whole numbers are features, too
+        found[-1]["of whole numbers"] = as_numpy(model(whole))
     one, other = found
     assert one["maps"].shape == (2, B, 2, S, S)
     assert {*one} == {*other} > {*arrays}

@@ -55,14 +55,18 @@ class Calls:
     def rotary(self, *shape):
         return self.models.rotary(self.side.tensor(draw(*shape)))
 
-    def fit(self, x=X, y=Y, validation=None, **settings):
-        model, loss = self.build("Predictor", **SIZES), self.models.cross_entropy
-        given = model, loss, (x, y), replace(BRIEF, **settings)
-        return self.models.fit(*given, validation=validation)
+    def fit(self, x=X, y=Y, validation=None, loss=None, **settings):
+        given = self.build("Predictor", **SIZES), loss or self.models.cross_entropy
+        settings = replace(BRIEF, **settings)
+        return self.models.fit(*given, (x, y), settings, validation=validation)
 
     def evaluate(self, x=X, y=Y):
         model = self.build("Predictor", **SIZES)
         return self.models.evaluate(model, self.models.cross_entropy, (x, y))
+
+    def padded(self, y):
+        given = self.page("reverse").padded_loss, (X, np.ones((13, 2), bool), y)
+        return self.models.evaluate(self.build("Predictor", **SIZES), *given)
 
     def classes(self, real, fit=True, x=X, y=Y[:, 0]):
         model = self.build("SequenceClassifier", max_length=2, **SIZES)
@@ -172,7 +176,7 @@ KNOWN = {
     "check_tensors": checkpoints.check_tensors, "table_of": show.table,
     "tokenizer": lambda n: checkpoints.read_tokenizer(TINY / "gpt2", n),
     "drawing": show.drawing, "check": exercises.check,
-    "reaction": reactions.read_reaction,
+    "reaction": reactions.read_reaction, "bert": checkpoints.our_names_of_bert,
 }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def outdated():
 def is_fresh():
     """Was the book built from exactly these sources?"""
     built = (HTML / "index.html").exists() and STAMP.exists()
-    return built and STAMP.read_text() == digest(files(*SOURCES))
+    return built and STAMP.read_text("utf-8") == digest(files(*SOURCES))
 
 
 def execute(page):
@@ -193,7 +193,7 @@ def main(arguments):
     if wrong := execute_all(todo):
         sys.exit("\n\n".join(["The book was not built.", *wrong]))
     build()
-    STAMP.write_text(before)
+    STAMP.write_text(before, "utf-8")
 
 
 if __name__ == "__main__":

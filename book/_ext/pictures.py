@@ -112,7 +112,7 @@ def empty_the_script_of_icons(app, error):
     """The theme's fonts draw all icons; its script of 1.5 MB would draw them again."""
     script = Path(app.outdir) / "_static" / "scripts" / "fontawesome.js"
     if error is None and script.exists():
-        script.write_text("/* The fonts of fontawesome.css draw all icons. */\n")
+        script.write_text("/* fontawesome.css draws all icons. */\n", "utf-8")
 
 
 def setup(app):

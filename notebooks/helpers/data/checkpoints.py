@@ -82,9 +82,14 @@ def check_tensors(found, expected):
         )
         if wanted != got:
             raise ValueError(f"{name}: expected {wanted}, got {got}")
-        if "float" not in str(found[name].dtype):
-            got = str(found[name].dtype).removeprefix("torch.")
-            raise ValueError(f"{name}: expected floats, got {got}")
+        check_floats(name, found[name])
+
+
+def check_floats(name, x):
+    """Raise ValueError for a tensor of whole numbers, such as weights in eight bits."""
+    if "float" not in str(x.dtype):
+        got = str(x.dtype).removeprefix("torch.")
+        raise ValueError(f"{name}: expected floats, got {got}")
 
 
 def read_tokenizer(folder, n_tokens):
@@ -194,6 +199,7 @@ def our_names_of_bert(tensors):
         if not any(part in name for part in UNUSED_OF_BERT):
             for old, new in NAMES_OF_BERT.items():
                 name = name.replace(old, new)
+            check_floats(name, x)
             table = name.startswith(("embed.", "segments.", "positions."))
             found[name] = as_numpy(x) if table else as_numpy(x).T
     for name in [name for name in found if ".q." in name]:

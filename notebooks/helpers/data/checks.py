@@ -15,10 +15,7 @@ def checked(model, data):
         pairs = zip(data, arrays, strict=True)
         got = ", ".join(f"{type(x).__name__} {y.dtype} {y.shape}" for x, y in pairs)
         raise ValueError(f"expected arrays of numbers with as many rows, got {got}")
-    layer, y = (
-        getattr(model, "output", None) or getattr(model, "embed", None),
-        arrays[-1],
-    )
+    y, layer = arrays[-1], getattr(model, "output", None) or getattr(model, "embed", 0)
     n = getattr(layer, "out_features", getattr(layer, "num_embeddings", 1))
     if y.dtype.kind in "iu" and n > 1 and not -1 <= y.min() <= y.max() < n:
         at = tuple(np.argwhere((y < -1) | (y >= n))[0])
@@ -39,15 +36,13 @@ def suspect(arrays):
     return "do labels count from 0? A lower rate, a longer warm-up or clipping help"
 
 
-def check_finite(losses, norms, first, arrays, place="update"):
-    """Stop at the first update, or batch, whose loss or gradient is not a finite number."""
-    for at, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
-        name, x = (
-            ("norm of the gradient", norm) if np.isfinite(loss) else ("loss", loss)
-        )
-        if not np.isfinite(x):
-            where = f"at {place} {first + at} the {name} is {x:.4g}"
-            raise FloatingPointError(f"{where}: {suspect(arrays)}")
+def check_finite(numbers, first, arrays, place="update"):
+    """Stop at the first update, or batch, that has a number which is not finite."""
+    for at, row in enumerate(zip(*numbers.values(), strict=True)):
+        for name, x in zip(numbers, row, strict=True):
+            if not np.isfinite(x):
+                where = f"at {place} {first + at} the {name} is {x:.4g}"
+                raise FloatingPointError(f"{where}: {suspect(arrays)}")
 
 
 def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=None):
@@ -63,7 +58,7 @@ def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=N
         )
     if not all(0 <= token < n_tokens for row in rows for token in row):
         raise ValueError(f"expected tokens from 0 to {n_tokens - 1}, got {rows}")
-    whole = top_k is None or (top_k >= 1 and top_k % 1 == 0)
+    whole = top_k is None or (hasattr(top_k, "__index__") and top_k >= 1)
     if not (temperature >= 1e-6 and whole and (top_p is None or 0 < top_p <= 1)):
         raise ValueError(
             "expected a temperature of 1e-6 or more, a whole top_k of 1 or more, and "

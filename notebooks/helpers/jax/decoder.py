@@ -2,6 +2,7 @@
 
 from functools import singledispatch
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import optax
@@ -184,8 +185,8 @@ def advance(model, tokens, cache):
     return model.logits(x), cache | {"start": stop, "blocks": kept}
 
 
-@nnx.jit(static_argnames="length")
-def continue_texts(model, tokens, first, length, end, seed, **knobs):
+@nnx.jit(static_argnames=("length", "code"))
+def continue_texts(model, tokens, first, length, end, seed, code, **knobs):
     """The prompts in one pass, then a token at a time: ``b s -> b length``."""
     cache = new_cache(model, first, tokens.shape[1] + length)
     logits, cache = advance(model, tokens, cache)
@@ -220,5 +221,5 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    quiet = without_dropout(model)
-    return continue_texts(quiet, tokens, first, length, end, seed, **knobs)
+    quiet, code = without_dropout(model), cloudpickle.dumps(type(model))
+    return continue_texts(quiet, tokens, first, length, end, seed, code, **knobs)

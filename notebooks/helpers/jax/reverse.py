@@ -87,18 +87,16 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    arrays, code = (
-        checks.checked(model, data),
-        cloudpickle.dumps((type(model), loss_fn)),
-    )
+    arrays = checks.checked(model, data)
+    code = cloudpickle.dumps((type(model), loss_fn))
     graph, state = nnx.split(without_dropout(model))
     rows, n_batches = [], math.ceil(len(arrays[0]) / batch_size)
     for part in np.array_split(np.arange(len(arrays[0])), n_batches):
         batch = [tensor(x[part]) for x in arrays]
         rows.append(score(state, batch, graph, loss_fn, code))
     loss, accuracy, count = np.array(jax.device_get(rows), dtype=float).T
-    checks.check_finite(loss, loss, 0, arrays, "batch")
     means = {"loss": loss, "accuracy": accuracy}
+    checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
@@ -173,8 +171,8 @@ def fit(
             state, found = train_batches(state, rates[epoch, part], drawn, fixed)
             numbers.append(found)
         losses, accuracies, norms = np.concatenate(numbers).T  # waits for the device
-        checks.check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
+        checks.check_finite(news, epoch * len(index), arrays)
         news["learning_rate"] = rates[epoch]
         nnx.update(model, *state[:2])  # the weights, and all that is not trained
         if validation:

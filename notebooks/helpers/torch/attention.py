@@ -39,10 +39,8 @@ def masked_softmax(scores, mask=None):
 def with_causal(mask, q, k):
     """A mask under which positions also see only themselves and what comes before."""
     checks.check_causal(q, k)
-    past = torch.ones(
-        q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device
-    ).tril()
-    return past if mask is None else mask & past  # ... q k
+    past = torch.ones(q.shape[-2], k.shape[-2], device=q.device).tril().bool()
+    return past if mask is None else past & torch.as_tensor(mask, device=q.device)
 
 
 def attention(q, k, v, mask=None, *, is_causal=False):

@@ -27,7 +27,7 @@ class SequenceClassifier(nn.Module):
 
     def encode(self, x, real):
         """One vector per position: ``b s i, b s -> b s m``."""
-        x = self.positions(self.embed(x))  # b s m
+        x = self.positions(self.embed(x.to(self.embed.weight.dtype)))  # b s m
         return self.encoder(x, real[:, None, None])  # b 1 1 k: True = may look
 
     def forward(self, x, real):

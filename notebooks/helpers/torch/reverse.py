@@ -72,8 +72,8 @@ def evaluate(model, loss_fn, data, batch_size=1000):
             batch = [tensor(x[part]) for x in arrays]
             rows.append(score(model, loss_fn, batch))
     loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
-    checks.check_finite(loss, loss, 0, arrays, "batch")
     means = {"loss": loss, "accuracy": accuracy}
+    checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
@@ -141,12 +141,12 @@ def fit(
             drawn = (augment(u, *b) for u, b in zip(uniforms, drawn, strict=True))
         seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
         given = optimizer, scheduler, loss_fn, drawn, settings.max_grad_norm
-        with torch.random.fork_rng():  # the caller's generator stays as it is
+        with torch.random.fork_rng(range(torch.cuda.is_available())):  # for us alone
             torch.manual_seed(int(seed[0]))  # other dropout in every epoch
             numbers = train_batches(model, *given)
         losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
-        checks.check_finite(losses, norms, epoch * len(index), arrays)
         news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
+        checks.check_finite(news, epoch * len(index), arrays)
         news["learning_rate"] = rates[epoch]
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
