@@ -678,7 +678,7 @@ kept
 # A program also keeps the values that `f` read from outside when it was traced. In a
 # notebook, a later cell changes such a number, or defines a function anew that `f`
 # calls, and the old one runs on, without a word. So hand over as arguments what may
-# change, or define `f` again, too. (`fit` of this book notices by itself.)
+# change, or define `f` again, too. (`fit` and `generate` of this book notice it.)
 
 # %% tags=["jax", "check"]
 # Checked: one run per shape; tracers in the list, losses returned; an old value stays
