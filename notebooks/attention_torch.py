@@ -345,9 +345,8 @@ def check_mask(mask, scores):
     if mask.dtype != torch.bool:
         raise TypeError("expected a boolean mask, got one of numbers")
     if mask.ndim not in (2, scores.ndim):
-        raise ValueError(
-            f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        )
+        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a mask of {axes}")
 
 
 # %% [markdown] tags=["shared"]

@@ -322,8 +322,9 @@ saved = dict(np.load(folder / "wine.npz"))
 columns, names = saved.pop("columns"), saved.pop("varieties")
 loaded = new_model(len(columns), len(names), max_length=len(columns))
 load_weights(loaded, folder / "wine.safetensors")
-another = numeric(read_csv(folder / "wine.csv")).reindex(columns=columns)
-given = from_table(another.to_numpy()[test_rows[:3]], **saved)
+another = read_csv(folder / "wine.csv")[[*columns]]  # an error if one is missing
+another = numeric(another).reindex(columns=columns).to_numpy()[test_rows[:3]]
+given = from_table(another, **saved)
 found = names[outputs(loaded, *given).argmax(-1)]
 
 # %% tags=["shared", "say"]
@@ -779,7 +780,7 @@ say(
 # %% tags=["shared"]
 def number_loss(model, x, real, y):
     """Mean squared error of one number for each sequence, ``b``."""
-    error = ((model(x, real)[:, 0] - y) ** 2).mean()
+    error = ((model(x, real)[:, 0] - y.reshape(-1)) ** 2).mean()
     return error, {"accuracy": -error}
 
 

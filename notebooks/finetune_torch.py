@@ -670,8 +670,9 @@ def save_adapter(model, folder, others=()):
 def load_adapter(model, folder):
     """Put what ``save_adapter`` wrote in place of what a model with adapters has."""
     config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
-    for name, expected in rank_and_alpha(model).items():
-        if config[name] != expected:
+    usual = {"peft_type": "LORA", "use_rslora": False, "alpha_pattern": {}}
+    for name, expected in (rank_and_alpha(model) | usual).items():
+        if config.get(name, expected) != expected:
             raise ValueError(f"expected {name} = {expected}, got {config[name]}")
     arrays = {name: x * ("lora" not in name) for name, x in to_arrays(model).items()}
     file = folder / "adapter_model.safetensors"

@@ -299,6 +299,9 @@ def cross_entropy(model, inputs, labels):
         got = str(labels.dtype).removeprefix("torch.")
         raise TypeError(f"expected whole numbers as labels, got {got}")
     logits = model(inputs).float()
+    if labels.shape != logits.shape[:-1]:
+        got = f"labels {(*labels.shape,)} for logits {(*logits.shape,)}"
+        raise ValueError(f"expected one label for each row of logits, got {got}")
     known = (labels >= 0) & (labels < logits.shape[-1])
     rows, right = logits.flatten(0, -2), labels.where(known, 0).flatten().long()
     loss = nn.functional.cross_entropy(rows, right).where(known.all(), torch.nan)

@@ -153,7 +153,7 @@ def make_optimizer(learning_rate, max_grad_norm, weight_decay):
     def decays(path, param):
         """True for the matrices of layers and embeddings, False for all others."""
         *_, name = (key.key for key in path if hasattr(key, "key"))
-        return name in ("kernel", "embedding") and param.ndim > 1
+        return name in ("kernel", "embedding", "weight") and param.ndim > 1
 
     mask = partial(jax.tree.map_with_path, decays)
     adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
@@ -234,8 +234,8 @@ def evaluate(model, loss_fn, data, batch_size=1000):
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
     arrays = checks.checked(model, data)
-    code = cloudpickle.dumps((type(model), loss_fn))
     graph, state = nnx.split(without_dropout(model))
+    code = cloudpickle.dumps((graph, loss_fn))  # what a cell may define anew
     rows, n_batches = [], math.ceil(len(arrays[0]) / batch_size)
     for part in np.array_split(np.arange(len(arrays[0])), n_batches):
         batch = [tensor(x[part]) for x in arrays]
@@ -314,18 +314,18 @@ def fit(
     ValueError, FloatingPointError
         Where the data do not fit; if a loss or a gradient is not finite.
     """
-    history, best, kept = {}, (-math.inf, 0), None
-    arrays, batches = checks.checked(model, data), batches or shuffled(settings)
+    best, kept, batches = (-math.inf, 0), None, batches or shuffled(settings)
+    arrays, *_ = [checks.checked(model, x) for x in (data, validation) if x]
     model.train()  # dropout on
     graph, params, rest = nnx.split(model, wrt, ...)
     limits = settings.max_grad_norm, settings.weight_decay
-    code = cloudpickle.dumps((type(model), loss_fn, augment))
+    code = cloudpickle.dumps((graph, loss_fn, augment))  # cells may define it anew
     fixed = (graph, loss_fn, augment, wrt, *limits, code)
-    rates = settings.learning_rates.reshape(settings.epochs, -1)
+    rates, history = settings.learning_rates.reshape(settings.epochs, -1), {}
     state = params, rest, make_optimizer(0.0, *limits).init(params)
     writer = Writer(str(folder)) if folder else None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, index = time.perf_counter(), batches(epoch)
+        start, index = time.perf_counter(), batches(epoch).astype(int)
         if not 0 <= index.min() <= index.max() < len(arrays[0]):  # JAX would not say
             raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
         uniforms, numbers = draw_uniforms(settings, epoch, index), []  # n b 8

@@ -700,8 +700,9 @@ def read_folder(folder):
     found, left = [], []
     for path in sorted(folder.glob("*/**/*")):
         parts = path.relative_to(folder).parts
-        if any(part[0] in "._@$#" for part in parts) or path.is_dir():
-            continue  # of an archive, a system or a camera
+        hidden = any(part[0] in "._@$#" for part in parts[:-1])  # of an archive, …
+        if hidden or parts[-1][0] == "." or path.is_dir():
+            continue
         try:
             with Image.open(path) as photo:
                 found.append((square(photo), parts[0]))
@@ -718,7 +719,9 @@ def read_folder(folder):
 def read_folders(source):
     """One part of photos, or ``train`` and ``test``, as pairs; classes; left out."""
     inside = {path.name.lower(): path for path in source.iterdir() if path.is_dir()}
-    split = {"train", "test"} <= inside.keys()
+    split = {"train", "test", "val", "valid", "validation"} & inside.keys()
+    if split not in (set(), {"train", "test"}):
+        raise ValueError(f"expected train and test, or classes, got {sorted(inside)}")
     folders = [inside["train"], inside["test"]] if split else [source]
     parts = [read_folder(folder) for folder in folders]
     names, left = [part[2] for part in parts], [x for part in parts for x in part[3]]

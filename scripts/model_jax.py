@@ -98,9 +98,8 @@ def check_mask(mask, scores):
     if mask.dtype != jnp.bool_:
         raise TypeError("expected a boolean mask, got one of numbers")
     if mask.ndim not in (2, scores.ndim):
-        raise ValueError(
-            f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        )
+        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a mask of {axes}")
 
 
 def masked_softmax(scores, mask=None):
@@ -383,7 +382,7 @@ def make_optimizer(learning_rate, max_grad_norm, weight_decay):
     def decays(path, param):
         """True for the matrices of layers and embeddings, False for all others."""
         *_, name = (key.key for key in path if hasattr(key, "key"))
-        return name in ("kernel", "embedding") and param.ndim > 1
+        return name in ("kernel", "embedding", "weight") and param.ndim > 1
 
     mask = partial(jax.tree.map_with_path, decays)
     adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
@@ -578,7 +577,8 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    quiet, code = without_dropout(model), cloudpickle.dumps(type(model))
+    quiet = without_dropout(model)
+    code = cloudpickle.dumps(nnx.graphdef(model))
     return continue_texts(quiet, tokens, first, length, end, seed, code, **knobs)
 
 

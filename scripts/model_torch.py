@@ -101,9 +101,8 @@ def check_mask(mask, scores):
     if mask.dtype != torch.bool:
         raise TypeError("expected a boolean mask, got one of numbers")
     if mask.ndim not in (2, scores.ndim):
-        raise ValueError(
-            f"expected a mask of 2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        )
+        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a mask of {axes}")
 
 
 def masked_softmax(scores, mask=None):
@@ -379,7 +378,7 @@ def make_optimizer(model, settings):
     """AdamW that decays matrices only, and the scheduler of its learning rate."""
     decay, keep = [], []
     for name, param in model.named_parameters():
-        is_weight = "weight" in name.rpartition(".")[2]  # also weight_ih_l0 of a GRU
+        is_weight = name.rpartition(".")[2].startswith(("weight", "kernel"))
         (decay if is_weight and param.ndim > 1 else keep).append(param)
     groups = [
         {"params": decay, "weight_decay": settings.weight_decay},

@@ -74,7 +74,7 @@ def test_torchrun_starts_again_and_brings_each_result_back(tmp_path):
 
 @pytest.mark.parametrize("start", [jobs.together, jobs.torchrun])
 def test_after_the_limit_nothing_is_left(start):
-    with pytest.raises(RuntimeError, match="expected the processes to end within 3 s"):
+    with pytest.raises(RuntimeError, match="expected the processes to end in 3 s"):
         start(lambda *_: time.sleep(600), 2, limit=3)
     assert children() == []
 

@@ -63,9 +63,7 @@ def results(starts, function, n, args, limit):
                 if any(found):  # the others would wait for it
                     break
                 if time.monotonic() > late:
-                    raise RuntimeError(
-                        f"expected the processes to end within {limit} s"
-                    )
+                    raise RuntimeError(f"expected the processes to end in {limit} s")
                 time.sleep(0.05)
         finally:
             for process in running:

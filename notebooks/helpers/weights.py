@@ -36,9 +36,9 @@ def parameters(model, statistics=True):
             found = dict(module.named_parameters(path, recurse=False))
             if statistics:
                 forgotten = module._non_persistent_buffers_set | {"num_batches_tracked"}
-                for name, x in module.named_buffers(path, recurse=False):
-                    if name.rpartition(".")[2] not in forgotten:
-                        found[name.replace("running_", "")] = x
+                for name, x in module.named_buffers(recurse=False):
+                    if name not in forgotten:
+                        found[f"{path}.{name.removeprefix('running_')}".lstrip(".")] = x
             for name, x in found.items():
                 dense = isinstance(module, torch.nn.Linear) and x.ndim == 2
                 if id(x) not in seen:

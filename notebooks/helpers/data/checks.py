@@ -4,23 +4,25 @@ import numpy as np
 
 
 def checked(model, data):
-    """The arrays of NumPy in ``data``, if a framework takes them as they are.
+    """The arrays of NumPy in ``data``, in the form that both frameworks take.
 
     Whole numbers in the last one are labels or tokens: the model knows how many.
     """
     arrays = [np.asarray(x) for x in data]
     sizes, kinds = {x.shape[:1] for x in arrays}, {x.dtype.kind for x in arrays}
     masked = any(map(np.ma.isMaskedArray, data))
-    if masked or len(sizes) > 1 or sizes & {(), (0,)} or kinds & {*"OSUMmc"}:
+    if masked or len(sizes) > 1 or sizes & {(), (0,)} or kinds - {*"biuf"}:
         pairs = zip(data, arrays, strict=True)
         got = ", ".join(f"{type(x).__name__} {y.dtype} {y.shape}" for x, y in pairs)
         raise ValueError(f"expected arrays of numbers with as many rows, got {got}")
-    y, layer = arrays[-1], getattr(model, "output", None) or getattr(model, "embed", 0)
+    model, y = getattr(model, "target", getattr(model, "trunk", model)), arrays[-1]
+    layer = getattr(model, "output", None) or getattr(model, "embed", None)
     n = getattr(layer, "out_features", getattr(layer, "num_embeddings", 1))
     if y.dtype.kind in "iu" and n > 1 and not -1 <= y.min() <= y.max() < n:
         at = tuple(np.argwhere((y < -1) | (y >= n))[0])
         raise ValueError(f"expected labels below {n}, got {y[at]} in row {at[0]}")
-    return arrays
+    whole = [*arrays[:-1], y.astype(np.int32) if y.dtype.kind in "iu" else y]
+    return [np.ascontiguousarray(x, x.dtype.newbyteorder("=")) for x in whole]
 
 
 def suspect(arrays):

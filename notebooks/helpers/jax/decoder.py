@@ -221,5 +221,6 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     longest = max(map(len, rows))
     first = tensor([longest - len(row) for row in rows])  # b
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
-    quiet, code = without_dropout(model), cloudpickle.dumps(type(model))
+    quiet = without_dropout(model)
+    code = cloudpickle.dumps(nnx.graphdef(model))
     return continue_texts(quiet, tokens, first, length, end, seed, code, **knobs)

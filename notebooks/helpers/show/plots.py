@@ -76,11 +76,9 @@ def heatmaps(
     for ax, values, title in zip(axes, maps, titles, strict=True):
         ax.pcolormesh(np.ma.masked_invalid(values), rasterized=True, **scale)
         ax.invert_yaxis()  # the first row on top
-        for axis, n, names in zip(
-            (ax.yaxis, ax.xaxis), values.shape, ticks, strict=True
-        ):
-            places = np.arange(0, n, 1 if names else ceil(n / 6))  # at most six numbers
-            axis.set_ticks(places + 0.5, names or places)
+        for axis, n, at in zip((ax.yaxis, ax.xaxis), values.shape, ticks, strict=True):
+            places = np.arange(0, n, 1 if at else ceil(n / 6))  # at most six numbers
+            axis.set_ticks(places + 0.5, at or places)
         first = ax is axes[0]
         ax.set(title=title, xlabel=x, ylabel=y if first else "")
         ax.set_facecolor(HIDDEN)  # shows where a value is NaN

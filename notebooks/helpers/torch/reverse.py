@@ -21,7 +21,7 @@ def make_optimizer(model, settings):
     """AdamW that decays matrices only, and the scheduler of its learning rate."""
     decay, keep = [], []
     for name, param in model.named_parameters():
-        is_weight = "weight" in name.rpartition(".")[2]  # also weight_ih_l0 of a GRU
+        is_weight = name.rpartition(".")[2].startswith(("weight", "kernel"))
         (decay if is_weight and param.ndim > 1 else keep).append(param)
     groups = [
         {"params": decay, "weight_decay": settings.weight_decay},
@@ -125,14 +125,14 @@ def fit(
     ValueError, FloatingPointError
         Where the data do not fit; if a loss or a gradient is not finite.
     """
-    history, best, kept = {}, (-math.inf, 0), None
-    arrays, batches = checks.checked(model, data), batches or shuffled(settings)
+    best, kept, batches = (-math.inf, 0), None, batches or shuffled(settings)
+    arrays, *_ = [checks.checked(model, x) for x in (data, validation) if x]
     tensors = [tensor(x) for x in arrays]
     optimizer, scheduler = make_optimizer(model, settings)
-    rates = settings.learning_rates.reshape(settings.epochs, -1)
+    rates, history = settings.learning_rates.reshape(settings.epochs, -1), {}
     writer = Writer(str(folder)) if folder else None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, index = time.perf_counter(), batches(epoch)
+        start, index = time.perf_counter(), batches(epoch).astype(int)
         if not 0 <= index.min() <= index.max() < len(arrays[0]):
             raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
         drawn = ([x[rows] for x in tensors] for rows in tensor(index))

@@ -62,11 +62,8 @@ def attention(
             "about": plain(about),
             "shape": shape,
             "maps": [
-                {
-                    "name": plain(name),
-                    "weights": [round(float(w), 4) for w in array.flat],
-                }
-                for name, array in arrays.items()
+                {"name": plain(name), "weights": [round(float(w), 4) for w in x.flat]}
+                for name, x in arrays.items()
             ],
             "queries": labels(queries, b, q, "queries"),
             "keys": labels(keys, b, k, "keys"),
