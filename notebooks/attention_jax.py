@@ -131,9 +131,9 @@ say(
 # ## In self-attention, each word makes its own query, key and value
 #
 # Where does the query of *it* come from? From the word itself: its features are
-# multiplied by a matrix. Two other matrices make its key and its value, because what a
-# word looks for, what it is found by and what it passes on can differ: *drank* looks
-# for an animal and a drink, and is found as an *action*. With one word per row of $X$,
+# multiplied by a matrix. Two other matrices make its key, *what it is found by*, and
+# its value, *what it passes on*. The three can differ: *drank* looks for an animal and
+# a drink, but is found as an *action*. With one word per row of $X$,
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
@@ -335,9 +335,12 @@ np.testing.assert_allclose((by_query @ queries[..., None])[..., 0], change, atol
 # array, where **True means "may look"** (in PyTorch's `nn.MultiheadAttention`, True
 # hides). A hidden score becomes $-\infty$, so that its weight is zero.
 #
-# A mask of numbers, or one that could be read in two ways, would give wrong weights
-# without an error, so `check_mask` raises one:
-
+# But for a query that sees nothing, formula (1) then gives the weights $0/0$, which is
+# NaN, "not a number". One NaN makes the loss NaN, then the gradient, then every
+# parameter. So `masked_softmax` replaces hidden scores by the lowest finite number, and
+# then sets their weights to zero. Before that, `check_mask` refuses what would be used
+# without a complaint, and wrongly: a mask of numbers, or one that could be read in two
+# ways.
 
 # %% tags=["jax", "export"]
 def check_mask(mask, scores):
@@ -353,11 +356,9 @@ def check_mask(mask, scores):
 
 
 # %% [markdown] tags=["shared"]
-# But for a query that sees nothing, formula (1) then gives the weights $0/0$, which is
-# NaN, "not a number". One NaN makes the loss NaN, then the gradient, then every
-# parameter. So we replace hidden scores by the lowest finite number, and then set their
-# weights to zero:
-
+# Attention is the same as before, with this softmax. A **causal mask** lets a position
+# see itself and what comes before, and nothing that follows. `with_causal` makes it,
+# and `attention` adds it if `is_causal` is true:
 
 # %% tags=["jax", "export"]
 def masked_softmax(scores, mask=None):
@@ -367,12 +368,6 @@ def masked_softmax(scores, mask=None):
     check_mask(mask, scores)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
-
-
-# %% [markdown] tags=["shared"]
-# Attention is the same as before, with this softmax. `is_causal` adds a **causal
-# mask**, under which a position sees itself and what comes before, and nothing that
-# follows; `with_causal` makes it:
 
 
 # %% tags=["jax", "export"]
@@ -513,8 +508,9 @@ drawing("heads")
 # one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with a
 # bias, which some models leave out.
 #
-# `dense` draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then has
-# small scores and attends almost evenly. `merge_heads` puts the heads side by side.
+# `dense` draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs: for inputs of variance
+# 1, the scores of a new layer have a variance of about 1/9, and it attends almost
+# evenly. `merge_heads` puts the heads side by side.
 
 # %% tags=["jax", "export"]
 # One object for all layers: models of the same sizes are then compiled only once.
@@ -562,7 +558,7 @@ model = MultiHeadAttention(m, n_heads, rngs=nnx.Rngs(0))
 # %% tags=["shared"]
 x = np.random.default_rng(3).normal(size=(b, s, m))
 out, weights = model(tensor(x))
-params = to_arrays(model)  # copied to NumPy, under names of neither framework
+params = to_arrays(model)  # as NumPy arrays, matrices as inputs × outputs
 {name: array.shape for name, array in params.items()}
 
 # %% tags=["shared", "check"]
@@ -636,11 +632,8 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
 
 
 # %% [markdown] tags=["shared"]
-# Later chapters use the layer with what is marked as new. It returns weights only if
-# they are asked for, and else takes the fused kernel. In cross-attention, keys and
-# values come from another sequence, the *context*; so `linear_parts` can compute the
-# queries alone, or keys and values alone. (`offset` is for layers that know positions.)
-
+# Later chapters use this layer. It returns weights only if they are asked for, and else
+# takes the fused kernel:
 
 # %% tags=["jax", "export"]
 def linear_parts(layer, x, parts="qkv"):
@@ -781,8 +774,8 @@ say(
 # $$\frac{\partial \alpha_i}{\partial s_j} = \alpha_i (\delta_{ij} - \alpha_j) ,$$
 #
 # with $\delta_{ij} = 1$ for $i = j$ and 0 otherwise. If every weight is 0 or 1, all of
-# them are zero. For the 400 queries of $d = 1024$, we take the norm of the matrix of
-# derivatives of the weights with respect to the query:
+# them are zero. How far do the weights move per unit of change in the query? For the
+# 400 queries of $d = 1024$, we take the norm of $\partial\alpha/\partial q$:
 
 # %% tags=["shared", "say"]
 without, level = slopes["without the scale"][1], slopes["with the scale"][1]
@@ -793,8 +786,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# The few large norms belong to queries whose weight is shared by two keys. They reach
-# about half the length of a key: there the gradient is far too large.
+# The few large norms belong to queries whose weight is shared by two keys: there the
+# gradient is far too large.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Shuffling moves rows and columns of the map
@@ -826,13 +819,14 @@ fig
 # %% [markdown] tags=["shared"]
 # ## Extra: With a context, the map need not be square
 #
-# A translator looks from the sentence that it writes into the one that it reads. The
-# two have different lengths, and so the map gets a row per word of the first, a column
-# per word of the second:
+# A translator looks from the sentence that it writes into the one that it reads, the
+# *context*: queries come from the first, keys and values from the second. The two have
+# different lengths, and so the map gets a row per word of the first, a column per word
+# of the second:
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-crossed, cross_weights = model(tensor(x), context=tensor(context), return_weights=True)
+crossed, cross_weights = cross(tensor(x), tensor(context), return_weights=True)
 tuple(cross_weights.shape)
 
 # %% [markdown] tags=["shared"]
@@ -1009,9 +1003,10 @@ assert check("attention.heads", my_heads)
 # * In self-attention, all three are projections of one sequence; in cross-attention,
 #   keys and values come from a second one.
 # * The scale $1/\sqrt{d}$ keeps the softmax from starting out saturated.
-# * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
+# * In this book a mask is boolean, True means "may look", and a query that sees nothing
+#   gets zeros. (`nn.MultiheadAttention` hides at True, and gives NaN.)
 # * Heads attend independently of each other.
-# * Without a causal mask the layer ignores order: it is equivariant.
+# * Without a mask, shuffling the words shuffles the outputs in the same way.
 
 # %% [markdown] tags=["jax"]
 # Next comes [the encoder block, in JAX](encoder_jax.ipynb). [The reverse

@@ -128,9 +128,9 @@ say(
 # ## In self-attention, each word makes its own query, key and value
 #
 # Where does the query of *it* come from? From the word itself: its features are
-# multiplied by a matrix. Two other matrices make its key and its value, because what a
-# word looks for, what it is found by and what it passes on can differ: *drank* looks
-# for an animal and a drink, and is found as an *action*. With one word per row of $X$,
+# multiplied by a matrix. Two other matrices make its key, *what it is found by*, and
+# its value, *what it passes on*. The three can differ: *drank* looks for an animal and
+# a drink, but is found as an *action*. With one word per row of $X$,
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
@@ -332,28 +332,12 @@ np.testing.assert_allclose((by_query @ queries[..., None])[..., 0], change, atol
 # array, where **True means "may look"** (in PyTorch's `nn.MultiheadAttention`, True
 # hides). A hidden score becomes $-\infty$, so that its weight is zero.
 #
-# A mask of numbers, or one that could be read in two ways, would give wrong weights
-# without an error, so `check_mask` raises one:
-
-
-# %% tags=["torch", "export"]
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if mask.dtype != torch.bool:
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
-
-
-# %% [markdown] tags=["shared"]
 # But for a query that sees nothing, formula (1) then gives the weights $0/0$, which is
 # NaN, "not a number". One NaN makes the loss NaN, then the gradient, then every
-# parameter. So we replace hidden scores by the lowest finite number, and then set their
-# weights to zero:
+# parameter. So `masked_softmax` replaces hidden scores by the lowest finite number, and
+# then sets their weights to zero. Before that, `check_mask` refuses what would be used
+# without a complaint, and wrongly: a mask of numbers, or one that could be read in two
+# ways.
 
 
 # %% tags=["torch", "export"]
@@ -362,15 +346,15 @@ def masked_softmax(scores, mask=None):
     if mask is None:
         return torch.softmax(scores, dim=-1)
     mask = torch.as_tensor(mask, device=scores.device)
-    check_mask(mask, scores)
+    checks.check_mask(mask, scores)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
 
 
 # %% [markdown] tags=["shared"]
-# Attention is the same as before, with this softmax. `is_causal` adds a **causal
-# mask**, under which a position sees itself and what comes before, and nothing that
-# follows; `with_causal` makes it:
+# Attention is the same as before, with this softmax. A **causal mask** lets a position
+# see itself and what comes before, and nothing that follows. `with_causal` makes it,
+# and `attention` adds it if `is_causal` is true:
 
 
 # %% tags=["torch", "export"]
@@ -511,8 +495,9 @@ drawing("heads")
 # one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with a
 # bias, which some models leave out.
 #
-# `dense` draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs: a new layer then has
-# small scores and attends almost evenly. `merge_heads` puts the heads side by side.
+# `dense` draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs: for inputs of variance
+# 1, the scores of a new layer have a variance of about 1/9, and it attends almost
+# evenly. `merge_heads` puts the heads side by side.
 
 
 # %% tags=["torch", "export"]
@@ -527,6 +512,12 @@ def dense(n_in, n_out):
 def merge_heads(values):
     """The outputs of all heads side by side: ``b h q d -> b q m``."""
     return values.transpose(1, 2).flatten(2)
+
+
+def split_heads(stacked, n, n_heads):
+    """``n`` matrices that lie side by side, in heads: ``b s nm -> n b h s d``."""
+    b, s, _ = stacked.shape
+    return stacked.reshape(b, s, n, n_heads, -1).permute(2, 0, 3, 1, 4)
 
 
 # %% [markdown] tags=["shared"]
@@ -546,9 +537,7 @@ class MultiHeadAttention(nn.Module):
         self.out = dense(m, m)
 
     def forward(self, x, mask=None):
-        b, s, m = x.shape
-        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
-        q, k, v = stacked.permute(2, 0, 3, 1, 4)  # b s 3 h d -> 3 b h s d
+        q, k, v = split_heads(self.qkv(x), 3, self.n_heads)  # each b h s d
         values, weights = attention(q, k, v, mask)  # b h s d, b h s s
         return self.out(merge_heads(values)), weights
 
@@ -561,7 +550,7 @@ model = MultiHeadAttention(m, n_heads).to(device)
 # %% tags=["shared"]
 x = np.random.default_rng(3).normal(size=(b, s, m))
 out, weights = model(tensor(x))
-params = to_arrays(model)  # copied to NumPy, under names of neither framework
+params = to_arrays(model)  # as NumPy arrays, matrices as inputs × outputs
 {name: array.shape for name, array in params.items()}
 
 # %% tags=["shared", "check"]
@@ -617,34 +606,28 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = torch.as_tensor(mask, device=q.device)
     mask = with_causal(mask, q, k) if is_causal else mask
-    check_mask(mask, q)
+    checks.check_mask(mask, q)
     seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all
     return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
 
 
 # %% [markdown] tags=["shared"]
-# Later chapters use the layer with what is marked as new. It returns weights only if
-# they are asked for, and else takes the fused kernel. In cross-attention, keys and
-# values come from another sequence, the *context*; so `linear_parts` can compute the
-# queries alone, or keys and values alone. (`offset` is for layers that know positions.)
+# Later chapters use this layer. It returns weights only if they are asked for, and else
+# takes the fused kernel:
 
 
 # %% tags=["torch", "export"]
-def linear_parts(layer, x, parts="qkv"):
-    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
-    if parts == "qkv":
-        return layer(x)
-    first, m = "qkv".index(parts), layer.in_features
-    rows = slice(first * m, (first + len(parts)) * m)
-    return nn.functional.linear(x, layer.weight[rows], layer.bias[rows])
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if return_weights:
+        values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    else:
+        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
+    return layer.out(merge_heads(values)), weights
 
 
-# %% tags=["torch", "export"]
 class MultiHeadAttention(nn.Module):
-    """Attention in several heads: ``b q m -> b q m, b h q k``.
-
-    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
-    """
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
     def __init__(self, m, n_heads):
         super().__init__()
@@ -654,25 +637,12 @@ class MultiHeadAttention(nn.Module):
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def project(self, x, parts="qkv", offset=0):  # new
-        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
-        stacked = linear_parts(self.qkv, x, parts)  # b s nm
-        b, s, m = x.shape
-        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
-        return stacked.permute(2, 0, 3, 1, 4)
+    def project(self, x):  # new
+        """Queries, keys and values of every head: ``3 b h s d``."""
+        return split_heads(self.qkv(x), 3, self.n_heads)
 
-    def forward(
-        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
-    ):  # new
-        if context is None:
-            q, k, v = self.project(x)  # each b h s d
-        else:  # new
-            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
-        if return_weights:
-            values, weights = attention(q, k, v, mask, is_causal=is_causal)
-        else:  # new
-            values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        return self.out(merge_heads(values)), weights if return_weights else None
+    def forward(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # %% tags=["torch"]
@@ -768,8 +738,8 @@ say(
 # $$\frac{\partial \alpha_i}{\partial s_j} = \alpha_i (\delta_{ij} - \alpha_j) ,$$
 #
 # with $\delta_{ij} = 1$ for $i = j$ and 0 otherwise. If every weight is 0 or 1, all of
-# them are zero. For the 400 queries of $d = 1024$, we take the norm of the matrix of
-# derivatives of the weights with respect to the query:
+# them are zero. How far do the weights move per unit of change in the query? For the
+# 400 queries of $d = 1024$, we take the norm of $\partial\alpha/\partial q$:
 
 # %% tags=["shared", "say"]
 without, level = slopes["without the scale"][1], slopes["with the scale"][1]
@@ -780,8 +750,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# The few large norms belong to queries whose weight is shared by two keys. They reach
-# about half the length of a key: there the gradient is far too large.
+# The few large norms belong to queries whose weight is shared by two keys: there the
+# gradient is far too large.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Shuffling moves rows and columns of the map
@@ -813,13 +783,40 @@ fig
 # %% [markdown] tags=["shared"]
 # ## Extra: With a context, the map need not be square
 #
-# A translator looks from the sentence that it writes into the one that it reads. The
-# two have different lengths, and so the map gets a row per word of the first, a column
-# per word of the second:
+# A translator looks from the sentence that it writes into the one that it reads, the
+# *context*: queries come from the first, keys and values from the second. The two have
+# different lengths, and so the map gets a row per word of the first, a column per word
+# of the second:
+
+
+# %% tags=["torch", "export"]
+class CrossAttention(nn.Module):
+    """Attention to a context: ``b q m, b k m -> b q m, b h q k``."""
+
+    def __init__(self, m, n_heads):
+        super().__init__()
+        self.n_heads = n_heads
+        self.q, self.kv, self.out = dense(m, m), dense(m, 2 * m), dense(m, m)
+
+    def queries(self, x):
+        """Of every head: ``b q m -> b h q d``."""
+        return split_heads(self.q(x), 1, self.n_heads)[0]
+
+    def keys_values(self, context):
+        """Of every head: ``b k m -> 2 b h k d``."""
+        return split_heads(self.kv(context), 2, self.n_heads)
+
+    def forward(self, x, context, mask=None, **options):
+        q, (k, v) = self.queries(x), self.keys_values(context)
+        return attend(self, q, k, v, mask, **options)
+
+
+# %% tags=["torch"]
+cross = CrossAttention(m, n_heads).to(device)
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m
-crossed, cross_weights = model(tensor(x), context=tensor(context), return_weights=True)
+crossed, cross_weights = cross(tensor(x), tensor(context), return_weights=True)
 tuple(cross_weights.shape)
 
 # %% [markdown] tags=["shared"]
@@ -996,9 +993,10 @@ assert check("attention.heads", my_heads)
 # * In self-attention, all three are projections of one sequence; in cross-attention,
 #   keys and values come from a second one.
 # * The scale $1/\sqrt{d}$ keeps the softmax from starting out saturated.
-# * A mask is boolean, True means "may look"; a query that sees nothing gets zeros.
+# * In this book a mask is boolean, True means "may look", and a query that sees nothing
+#   gets zeros. (`nn.MultiheadAttention` hides at True, and gives NaN.)
 # * Heads attend independently of each other.
-# * Without a causal mask the layer ignores order: it is equivariant.
+# * Without a mask, shuffling the words shuffles the outputs in the same way.
 
 # %% [markdown] tags=["torch"]
 # Next comes [the encoder block, in PyTorch](encoder_torch.ipynb). [The reverse

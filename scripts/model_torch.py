@@ -93,18 +93,6 @@ def tensor(x):
 # notebooks/attention_torch.ipynb
 
 
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if mask.dtype != torch.bool:
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
-
-
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
@@ -147,6 +135,12 @@ def merge_heads(values):
     return values.transpose(1, 2).flatten(2)
 
 
+def split_heads(stacked, n, n_heads):
+    """``n`` matrices that lie side by side, in heads: ``b s nm -> n b h s d``."""
+    b, s, _ = stacked.shape
+    return stacked.reshape(b, s, n, n_heads, -1).permute(2, 0, 3, 1, 4)
+
+
 def framework_attention(q, k, v, mask=None, *, is_causal=False):
     """PyTorch's function, which chooses a kernel: ``b h q d, …, … -> b h q d``."""
     attend = nn.functional.scaled_dot_product_attention
@@ -166,20 +160,17 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
 
 
-def linear_parts(layer, x, parts="qkv"):
-    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
-    if parts == "qkv":
-        return layer(x)
-    first, m = "qkv".index(parts), layer.in_features
-    rows = slice(first * m, (first + len(parts)) * m)
-    return nn.functional.linear(x, layer.weight[rows], layer.bias[rows])
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if return_weights:
+        values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    else:
+        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
+    return layer.out(merge_heads(values)), weights
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention in several heads: ``b q m -> b q m, b h q k``.
-
-    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
-    """
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
     def __init__(self, m, n_heads):
         super().__init__()
@@ -189,25 +180,12 @@ class MultiHeadAttention(nn.Module):
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def project(self, x, parts="qkv", offset=0):  # new
-        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
-        stacked = linear_parts(self.qkv, x, parts)  # b s nm
-        b, s, m = x.shape
-        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
-        return stacked.permute(2, 0, 3, 1, 4)
+    def project(self, x):  # new
+        """Queries, keys and values of every head: ``3 b h s d``."""
+        return split_heads(self.qkv(x), 3, self.n_heads)
 
-    def forward(
-        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
-    ):  # new
-        if context is None:
-            q, k, v = self.project(x)  # each b h s d
-        else:  # new
-            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
-        if return_weights:
-            values, weights = attention(q, k, v, mask, is_causal=is_causal)
-        else:  # new
-            values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        return self.out(merge_heads(values)), weights if return_weights else None
+    def forward(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # --------------------------------------------------------------------------------------
@@ -569,6 +547,15 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
     with without_dropout(model):
         return continue_texts(model, tokens, first, length, end, seed, **knobs)
+
+
+# --------------------------------------------------------------------------------------
+# notebooks/today_torch.ipynb
+
+
+def split_heads(x, d):
+    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
+    return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 # --------------------------------------------------------------------------------------

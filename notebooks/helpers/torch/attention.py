@@ -8,21 +8,10 @@ from torch import nn
 from helpers.data import checks
 
 __all__ = (
-    "MultiHeadAttention attention check_mask dense framework_attention "
-    "fused_attention linear_parts masked_softmax merge_heads with_causal"
+    "CrossAttention MultiHeadAttention attend attention dense "
+    "framework_attention fused_attention masked_softmax merge_heads "
+    "split_heads with_causal"
 ).split()
-
-
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if mask.dtype != torch.bool:
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
 
 
 def masked_softmax(scores, mask=None):
@@ -30,7 +19,7 @@ def masked_softmax(scores, mask=None):
     if mask is None:
         return torch.softmax(scores, dim=-1)
     mask = torch.as_tensor(mask, device=scores.device)
-    check_mask(mask, scores)
+    checks.check_mask(mask, scores)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
 
@@ -67,6 +56,12 @@ def merge_heads(values):
     return values.transpose(1, 2).flatten(2)
 
 
+def split_heads(stacked, n, n_heads):
+    """``n`` matrices that lie side by side, in heads: ``b s nm -> n b h s d``."""
+    b, s, _ = stacked.shape
+    return stacked.reshape(b, s, n, n_heads, -1).permute(2, 0, 3, 1, 4)
+
+
 def framework_attention(q, k, v, mask=None, *, is_causal=False):
     """PyTorch's function, which chooses a kernel: ``b h q d, …, … -> b h q d``."""
     attend = nn.functional.scaled_dot_product_attention
@@ -81,25 +76,22 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = torch.as_tensor(mask, device=q.device)
     mask = with_causal(mask, q, k) if is_causal else mask
-    check_mask(mask, q)
+    checks.check_mask(mask, q)
     seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all
     return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
 
 
-def linear_parts(layer, x, parts="qkv"):
-    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
-    if parts == "qkv":
-        return layer(x)
-    first, m = "qkv".index(parts), layer.in_features
-    rows = slice(first * m, (first + len(parts)) * m)
-    return nn.functional.linear(x, layer.weight[rows], layer.bias[rows])
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if return_weights:
+        values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    else:
+        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
+    return layer.out(merge_heads(values)), weights
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention in several heads: ``b q m -> b q m, b h q k``.
-
-    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
-    """
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
     def __init__(self, m, n_heads):
         super().__init__()
@@ -109,22 +101,30 @@ class MultiHeadAttention(nn.Module):
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def project(self, x, parts="qkv", offset=0):  # new
-        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
-        stacked = linear_parts(self.qkv, x, parts)  # b s nm
-        b, s, m = x.shape
-        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
-        return stacked.permute(2, 0, 3, 1, 4)
+    def project(self, x):  # new
+        """Queries, keys and values of every head: ``3 b h s d``."""
+        return split_heads(self.qkv(x), 3, self.n_heads)
 
-    def forward(
-        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
-    ):  # new
-        if context is None:
-            q, k, v = self.project(x)  # each b h s d
-        else:  # new
-            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
-        if return_weights:
-            values, weights = attention(q, k, v, mask, is_causal=is_causal)
-        else:  # new
-            values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        return self.out(merge_heads(values)), weights if return_weights else None
+    def forward(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
+
+
+class CrossAttention(nn.Module):
+    """Attention to a context: ``b q m, b k m -> b q m, b h q k``."""
+
+    def __init__(self, m, n_heads):
+        super().__init__()
+        self.n_heads = n_heads
+        self.q, self.kv, self.out = dense(m, m), dense(m, 2 * m), dense(m, m)
+
+    def queries(self, x):
+        """Of every head: ``b q m -> b h q d``."""
+        return split_heads(self.q(x), 1, self.n_heads)[0]
+
+    def keys_values(self, context):
+        """Of every head: ``b k m -> 2 b h k d``."""
+        return split_heads(self.kv(context), 2, self.n_heads)
+
+    def forward(self, x, context, mask=None, **options):
+        q, (k, v) = self.queries(x), self.keys_values(context)
+        return attend(self, q, k, v, mask, **options)
