@@ -342,30 +342,13 @@ np.testing.assert_allclose((by_query @ queries[..., None])[..., 0], change, atol
 # without a complaint, and wrongly: a mask of numbers, or one that could be read in two
 # ways.
 
-# %% tags=["jax", "export"]
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if mask.dtype != jnp.bool_:
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
-
-
-# %% [markdown] tags=["shared"]
-# Attention is the same as before, with this softmax. A **causal mask** lets a position
-# see itself and what comes before, and nothing that follows. `with_causal` makes it,
-# and `attention` adds it if `is_causal` is true:
 
 # %% tags=["jax", "export"]
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return jax.nn.softmax(scores, axis=-1)
-    check_mask(mask, scores)
+    checks.check_mask(mask, scores)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
 
@@ -528,6 +511,11 @@ def merge_heads(values):
     return values.swapaxes(1, 2).reshape(b, q, h * d)
 
 
+def split_heads(x, d):
+    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
+    return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
+
+
 # %% [markdown] tags=["shared"]
 # The layer puts all of it together:
 
@@ -544,9 +532,8 @@ class MultiHeadAttention(nnx.Module):
         self.out = dense(m, m, rngs=rngs)
 
     def __call__(self, x, mask=None):
-        b, s, m = x.shape
-        stacked = self.qkv(x).reshape(b, s, 3, self.n_heads, m // self.n_heads)
-        q, k, v = stacked.transpose(2, 0, 3, 1, 4)  # b s 3 h d -> 3 b h s d
+        d = x.shape[-1] // self.n_heads
+        q, k, v = [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
         values, weights = attention(q, k, v, mask)  # b h s d, b h s s
         return self.out(merge_heads(values)), weights
 
@@ -625,7 +612,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
             checks.check_causal(q, k)
         return framework_attention(q, k, v, is_causal=is_causal)
     mask = with_causal(mask, q, k) if is_causal else mask
-    check_mask(mask, q)
+    checks.check_mask(mask, q)
     seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
     whole = mask | ~seen | jnp.zeros((q.shape[2], k.shape[2]), bool)  # for cuDNN
     return jnp.where(seen, framework_attention(q, k, v, whole), 0)
@@ -635,24 +622,19 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
 # Later chapters use this layer. It returns weights only if they are asked for, and else
 # takes the fused kernel:
 
-# %% tags=["jax", "export"]
-def linear_parts(layer, x, parts="qkv"):
-    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
-    if parts == "qkv":
-        return layer(x)
-    first, m = "qkv".index(parts), layer.in_features
-    columns = slice(first * m, (first + len(parts)) * m)
-    arrays = (x, layer.kernel[:, columns], layer.bias[columns])
-    x, kernel, bias = layer.promote_dtype(arrays, dtype=layer.dtype)  # as it does
-    return x @ kernel + bias
-
 
 # %% tags=["jax", "export"]
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if return_weights:
+        values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    else:
+        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
+    return layer.out(merge_heads(values)), weights
+
+
 class MultiHeadAttention(nnx.Module):
-    """Attention in several heads: ``b q m -> b q m, b h q k``.
-
-    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
-    """
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
     def __init__(self, m, n_heads, *, rngs):
         if m % n_heads:
@@ -661,25 +643,13 @@ class MultiHeadAttention(nnx.Module):
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x, parts="qkv", offset=0):  # new
-        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
-        stacked = linear_parts(self.qkv, x, parts)  # b s nm
-        b, s, m = x.shape
-        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
-        return stacked.transpose(2, 0, 3, 1, 4)
+    def project(self, x):  # new
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
 
-    def __call__(
-        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
-    ):  # new
-        if context is None:
-            q, k, v = self.project(x)  # each b h s d
-        else:  # new
-            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
-        if return_weights:
-            values, weights = attention(q, k, v, mask, is_causal=is_causal)
-        else:  # new
-            values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        return self.out(merge_heads(values)), weights if return_weights else None
+    def __call__(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # %% tags=["jax"]
@@ -823,6 +793,35 @@ fig
 # *context*: queries come from the first, keys and values from the second. The two have
 # different lengths, and so the map gets a row per word of the first, a column per word
 # of the second:
+
+
+# %% tags=["jax", "export"]
+class CrossAttention(nnx.Module):
+    """Attention to a context: ``b q m, b k m -> b q m, b h q k``."""
+
+    def __init__(self, m, n_heads, *, rngs):
+        self.n_heads = n_heads
+        self.q, self.kv = dense(m, m, rngs=rngs), dense(m, 2 * m, rngs=rngs)
+        self.out = dense(m, m, rngs=rngs)
+
+    def queries(self, x):
+        """Of every head: ``b q m -> b h q d``."""
+        return split_heads(self.q(x), x.shape[-1] // self.n_heads)
+
+    def keys_values(self, context):
+        """Of every head: ``b k m``, each to ``b h k d``."""
+        d = context.shape[-1] // self.n_heads
+        return [
+            split_heads(part, d) for part in jnp.split(self.kv(context), 2, axis=-1)
+        ]
+
+    def __call__(self, x, context, mask=None, **options):
+        q, (k, v) = self.queries(x), self.keys_values(context)
+        return attend(self, q, k, v, mask, **options)
+
+
+# %% tags=["jax"]
+cross = CrossAttention(m, n_heads, rngs=nnx.Rngs(0))
 
 # %% tags=["shared"]
 context = np.random.default_rng(7).normal(size=(b, 11, m))  # b k m

@@ -57,8 +57,8 @@ from flax import nnx
 from helpers import Settings, as_numpy, check, count_parameters, from_arrays, to_arrays
 from helpers.data import byte_pairs, checks, sequences, text
 from helpers.jax import Encoder, attention_maps, evaluate, fit, tensor, without_dropout
-from helpers.jax.attention import fused_attention, merge_heads
-from helpers.jax.positions import POSITIONS, LearnedPositions
+from helpers.jax.attention import attend, fused_attention, merge_heads
+from helpers.jax.positions import POSITIONS, LearnedPositions, RotaryAttention
 from helpers.show import download_link, drawing, plots, say, table, viewer
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -828,7 +828,8 @@ drawing("key-value-cache")
 # %% tags=["jax", "export"]
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    rotates = isinstance(layer, RotaryAttention)  # and needs to know where x begins
+    q, k, v = layer.project(x, start) if rotates else layer.project(x)  # b h n d
     keys, values = cache  # b h s d
     write = jax.lax.dynamic_update_slice_in_dim
     k = jnp.where(start + x.shape[1] <= keys.shape[2], k, jnp.nan)  # does it fit?
@@ -857,8 +858,8 @@ def advance_block(block, x, cache, start, mask, context):
     found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
     x = after(block.norm1, x + found)
     if context:  # keys, values and their mask
-        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
-        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        q = block.cross.queries(before(block.cross_norm, x))  # b h n d
+        found, _ = attend(block.cross, q, *context)
         x = after(block.cross_norm, x + found)
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
@@ -884,7 +885,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     empty = jnp.zeros(shape, model.embed(first[:1]).dtype)  # of its computations
     contexts = [None] * len(blocks)
     if context is not None:
-        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+        contexts = [(*b.cross.keys_values(context), context_mask) for b in blocks]
     kept = [(empty, empty)] * len(blocks)
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 

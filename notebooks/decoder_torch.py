@@ -56,9 +56,9 @@ from helpers import Settings, as_numpy, check, count_parameters, from_arrays, to
 from helpers.data import byte_pairs, checks, sequences, text
 from helpers.show import download_link, drawing, plots, say, table, viewer
 from helpers.torch import Encoder, device, evaluate, fit, tensor
-from helpers.torch.attention import fused_attention, merge_heads
+from helpers.torch.attention import attend, fused_attention, merge_heads
 from helpers.torch.encoder import attention_maps, without_dropout
-from helpers.torch.positions import POSITIONS, LearnedPositions
+from helpers.torch.positions import POSITIONS, LearnedPositions, RotaryAttention
 
 plots.use_style()
 framework = "torch"
@@ -811,7 +811,8 @@ drawing("key-value-cache")
 # %% tags=["torch", "export"]
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    rotates = isinstance(layer, RotaryAttention)  # and needs to know where x begins
+    q, k, v = layer.project(x, start) if rotates else layer.project(x)  # b h n d
     keys, values = cache  # b h s d
     stop = start + x.shape[1]
     keys[:, :, start:stop] = k  # in place: nothing is copied
@@ -840,8 +841,8 @@ def advance_block(block, x, cache, start, mask, context):
     found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
     x = after(block.norm1, x + found)
     if context:  # keys, values and their mask
-        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
-        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        q = block.cross.queries(before(block.cross_norm, x))  # b h n d
+        found, _ = attend(block.cross, q, *context)
         x = after(block.cross_norm, x + found)
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
@@ -867,7 +868,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     kept = [(table.new_zeros(shape), table.new_zeros(shape)) for _ in blocks]
     contexts = [None] * len(blocks)
     if context is not None:
-        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+        contexts = [(*b.cross.keys_values(context), context_mask) for b in blocks]
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 
 

@@ -300,16 +300,16 @@ np.testing.assert_allclose(rotated[0, 0], query @ key, atol=1e-5)
 # as *The Transformer of today* does, which measures what they bring a language model.
 # ([ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
 # each score instead.) In our attention layer, only the method `project` changes;
-# `offset` is for the decoder.
+# `offset` is for the decoder's cache.
 
 
 # %% tags=["jax", "export"]
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
-    def project(self, x, parts="qkv", offset=0):
-        found = zip(parts, super().project(x, parts), strict=True)  # each b h s d
-        return [x if part == "v" else rotary(x, offset) for part, x in found]
+    def project(self, x, offset=0):
+        q, k, v = super().project(x)  # each b h s d
+        return rotary(q, offset), rotary(k, offset), v
 
 
 # %% [markdown] tags=["shared"]

@@ -57,8 +57,8 @@ from flax import nnx
 
 from helpers import Settings, as_numpy, check, count_parameters, to_arrays, weights
 from helpers.data import byte_pairs, checkpoints, checks, sequences, text
-from helpers.jax import evaluate, fit, next_token, tensor
-from helpers.jax.attention import UNIFORM, attention, framework_attention, merge_heads
+from helpers.jax import evaluate, fit, merge_heads, next_token, split_heads, tensor
+from helpers.jax.attention import UNIFORM, attention, framework_attention
 from helpers.jax.decoder import advance, check_tokens, generate, new_cache
 from helpers.show import drawing, plots, recorded, say, table, viewer
 
@@ -298,11 +298,6 @@ drawing("grouped-heads")
 
 
 # %% tags=["jax", "export"]
-def split_heads(x, d):
-    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
-    return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
-
-
 def fused(q, k, v, mask=None):
     """Attention whose query heads share keys: ``b h q d, b g k d, b g k d -> b h q d``.
 

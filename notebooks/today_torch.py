@@ -57,7 +57,7 @@ from helpers import Settings, as_numpy, check, count_parameters, to_arrays
 from helpers.data import byte_pairs, checkpoints, checks, sequences, text
 from helpers.show import drawing, plots, recorded, say, table, viewer
 from helpers.torch import evaluate, fit, next_token, tensor
-from helpers.torch.attention import attention, merge_heads
+from helpers.torch.attention import attention, merge_heads, split_heads
 from helpers.torch.decoder import advance, check_tokens, generate, new_cache
 from helpers.torch.frameworks import device
 
@@ -297,11 +297,6 @@ drawing("grouped-heads")
 
 
 # %% tags=["torch", "export"]
-def split_heads(x, d):
-    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
-    return x.unflatten(-1, (-1, d)).transpose(1, 2)
-
-
 def fused(q, k, v, mask=None):
     """Attention whose query heads share keys: ``b h q d, b g k d, b g k d -> b h q d``.
 

@@ -61,7 +61,8 @@ from flax import nnx
 
 from helpers.data import byte_pairs, dates, sequences
 from helpers.exercises import check
-from helpers.jax import MultiHeadAttention, attention, decoder, encoder, fit, tensor
+from helpers.jax import attention, decoder, encoder, fit, tensor
+from helpers.jax.attention import CrossAttention
 from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, table, viewer
 from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
@@ -159,8 +160,8 @@ drawing("cross-attention")
 # \end{aligned}$$
 #
 # `DecoderBlock` inherits self-attention and the feed-forward net from `EncoderBlock`,
-# and adds cross-attention: the third argument of `MultiHeadAttention` is where keys and
-# values come from.
+# and adds cross-attention: a `CrossAttention` takes its queries from the first argument,
+# its keys and values from the second.
 
 
 # %% tags=["jax"]
@@ -169,7 +170,7 @@ class DecoderBlock(encoder.EncoderBlock):
 
     def __init__(self, m, n_heads, f, *, rngs, **options):
         super().__init__(m, n_heads, f, rngs=rngs, **options)
-        self.cross = MultiHeadAttention(m, n_heads, rngs=rngs)  # new
+        self.cross = CrossAttention(m, n_heads, rngs=rngs)  # new
         self.cross_norm = encoder.layer_norm(m, rngs=rngs)  # new
 
     def __call__(
@@ -180,12 +181,12 @@ class DecoderBlock(encoder.EncoderBlock):
             values, weights = self.attention(self.norm1(x), mask, **own)
             x = x + self.dropout(values)
             query = self.cross_norm(x)  # new
-            found, cross = self.cross(query, context_mask, context, **asked)  # new
+            found, cross = self.cross(query, context, context_mask, **asked)  # new
             x = x + self.dropout(found)  # new
             return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
         values, weights = self.attention(x, mask, **own)  # from here on: post-norm
         x = self.norm1(x + self.dropout(values))
-        found, cross = self.cross(x, context_mask, context, **asked)  # new
+        found, cross = self.cross(x, context, context_mask, **asked)  # new
         x = self.cross_norm(x + self.dropout(found))  # new
         return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 

@@ -62,7 +62,8 @@ from helpers.data import byte_pairs, dates, sequences
 from helpers.exercises import check
 from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, table, viewer
-from helpers.torch import MultiHeadAttention, attention, decoder, encoder, fit, tensor
+from helpers.torch import attention, decoder, encoder, fit, tensor
+from helpers.torch.attention import CrossAttention
 from helpers.torch.frameworks import device
 from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
 
@@ -157,8 +158,8 @@ drawing("cross-attention")
 # \end{aligned}$$
 #
 # `DecoderBlock` inherits self-attention and the feed-forward net from `EncoderBlock`,
-# and adds cross-attention: the third argument of `MultiHeadAttention` is where keys and
-# values come from.
+# and adds cross-attention: a `CrossAttention` takes its queries from the first argument,
+# its keys and values from the second.
 
 
 # %% tags=["torch"]
@@ -167,7 +168,7 @@ class DecoderBlock(encoder.EncoderBlock):
 
     def __init__(self, m, n_heads, f, **options):
         super().__init__(m, n_heads, f, **options)
-        self.cross = MultiHeadAttention(m, n_heads)  # new
+        self.cross = CrossAttention(m, n_heads)  # new
         self.cross_norm = nn.LayerNorm(m)  # new
 
     def forward(self, x, mask, context, context_mask=None, *, is_causal=False, **asked):
@@ -176,12 +177,12 @@ class DecoderBlock(encoder.EncoderBlock):
             values, weights = self.attention(self.norm1(x), mask, **own)
             x = x + self.dropout(values)
             query = self.cross_norm(x)  # new
-            found, cross = self.cross(query, context_mask, context, **asked)  # new
+            found, cross = self.cross(query, context, context_mask, **asked)  # new
             x = x + self.dropout(found)  # new
             return x + self.dropout(self.ffn(self.norm2(x))), weights, cross
         values, weights = self.attention(x, mask, **own)  # from here on: post-norm
         x = self.norm1(x + self.dropout(values))
-        found, cross = self.cross(x, context_mask, context, **asked)  # new
+        found, cross = self.cross(x, context, context_mask, **asked)  # new
         x = self.cross_norm(x + self.dropout(found))  # new
         return self.norm2(x + self.dropout(self.ffn(x))), weights, cross
 

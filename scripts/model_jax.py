@@ -63,6 +63,18 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
+def check_mask(mask, scores):
+    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
+
+    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
+    """
+    if not str(mask.dtype).endswith("bool"):
+        raise TypeError("expected a boolean mask, got one of numbers")
+    if mask.ndim not in (2, scores.ndim):
+        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a mask of {axes}")
+
+
 def check_causal(q, k):
     """Raise an error unless there are as many queries as keys: who would see whom?"""
     if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
@@ -88,18 +100,6 @@ def tensor(x):
 
 # --------------------------------------------------------------------------------------
 # notebooks/attention_jax.ipynb
-
-
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if mask.dtype != jnp.bool_:
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
 
 
 def masked_softmax(scores, mask=None):
@@ -144,6 +144,11 @@ def merge_heads(values):
     return values.swapaxes(1, 2).reshape(b, q, h * d)
 
 
+def split_heads(x, d):
+    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
+    return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
+
+
 def framework_attention(q, k, v, mask=None, *, is_causal=False):
     """JAX's function, with the kernel that fits: ``b h q d, …, … -> b h q d``."""
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
@@ -174,22 +179,17 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
     return jnp.where(seen, framework_attention(q, k, v, whole), 0)
 
 
-def linear_parts(layer, x, parts="qkv"):
-    """Of the stacked outputs of a layer only some ``parts``: ``b s m -> b s nm``."""
-    if parts == "qkv":
-        return layer(x)
-    first, m = "qkv".index(parts), layer.in_features
-    columns = slice(first * m, (first + len(parts)) * m)
-    arrays = (x, layer.kernel[:, columns], layer.bias[columns])
-    x, kernel, bias = layer.promote_dtype(arrays, dtype=layer.dtype)  # as it does
-    return x @ kernel + bias
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if return_weights:
+        values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    else:
+        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
+    return layer.out(merge_heads(values)), weights
 
 
 class MultiHeadAttention(nnx.Module):
-    """Attention in several heads: ``b q m -> b q m, b h q k``.
-
-    Keys and values come from a ``context``, ``b k m``; without one, from ``x``.
-    """
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
     def __init__(self, m, n_heads, *, rngs):
         if m % n_heads:
@@ -198,25 +198,13 @@ class MultiHeadAttention(nnx.Module):
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x, parts="qkv", offset=0):  # new
-        """Queries, keys and values of every head, or some of them: ``n b h s d``."""
-        stacked = linear_parts(self.qkv, x, parts)  # b s nm
-        b, s, m = x.shape
-        stacked = stacked.reshape(b, s, len(parts), self.n_heads, m // self.n_heads)
-        return stacked.transpose(2, 0, 3, 1, 4)
+    def project(self, x):  # new
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
 
-    def __call__(
-        self, x, mask=None, context=None, *, is_causal=False, return_weights=False
-    ):  # new
-        if context is None:
-            q, k, v = self.project(x)  # each b h s d
-        else:  # new
-            (q,), (k, v) = self.project(x, "q"), self.project(context, "kv")
-        if return_weights:
-            values, weights = attention(q, k, v, mask, is_causal=is_causal)
-        else:  # new
-            values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        return self.out(merge_heads(values)), weights if return_weights else None
+    def __call__(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # --------------------------------------------------------------------------------------
@@ -359,9 +347,9 @@ def rotary(x, offset=0):
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
-    def project(self, x, parts="qkv", offset=0):
-        found = zip(parts, super().project(x, parts), strict=True)  # each b h s d
-        return [x if part == "v" else rotary(x, offset) for part, x in found]
+    def project(self, x, offset=0):
+        q, k, v = super().project(x)  # each b h s d
+        return rotary(q, offset), rotary(k, offset), v
 
 
 POSITIONS = {  # the codes that are added, and the attention of every block
@@ -476,7 +464,8 @@ class LanguageModel(nnx.Module):
 
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    rotates = isinstance(layer, RotaryAttention)  # and needs to know where x begins
+    q, k, v = layer.project(x, start) if rotates else layer.project(x)  # b h n d
     keys, values = cache  # b h s d
     write = jax.lax.dynamic_update_slice_in_dim
     k = jnp.where(start + x.shape[1] <= keys.shape[2], k, jnp.nan)  # does it fit?
@@ -498,8 +487,8 @@ def advance_block(block, x, cache, start, mask, context):
     found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
     x = after(block.norm1, x + found)
     if context:  # keys, values and their mask
-        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
-        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        q = block.cross.queries(before(block.cross_norm, x))  # b h n d
+        found, _ = attend(block.cross, q, *context)
         x = after(block.cross_norm, x + found)
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
@@ -515,7 +504,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     empty = jnp.zeros(shape, model.embed(first[:1]).dtype)  # of its computations
     contexts = [None] * len(blocks)
     if context is not None:
-        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+        contexts = [(*b.cross.keys_values(context), context_mask) for b in blocks]
     kept = [(empty, empty)] * len(blocks)
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 

@@ -60,6 +60,18 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
+def check_mask(mask, scores):
+    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
+
+    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
+    """
+    if not str(mask.dtype).endswith("bool"):
+        raise TypeError("expected a boolean mask, got one of numbers")
+    if mask.ndim not in (2, scores.ndim):
+        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a mask of {axes}")
+
+
 def check_causal(q, k):
     """Raise an error unless there are as many queries as keys: who would see whom?"""
     if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
@@ -135,10 +147,9 @@ def merge_heads(values):
     return values.transpose(1, 2).flatten(2)
 
 
-def split_heads(stacked, n, n_heads):
-    """``n`` matrices that lie side by side, in heads: ``b s nm -> n b h s d``."""
-    b, s, _ = stacked.shape
-    return stacked.reshape(b, s, n, n_heads, -1).permute(2, 0, 3, 1, 4)
+def split_heads(x, d):
+    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
+    return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 def framework_attention(q, k, v, mask=None, *, is_causal=False):
@@ -181,8 +192,9 @@ class MultiHeadAttention(nn.Module):
         self.out = dense(m, m)
 
     def project(self, x):  # new
-        """Queries, keys and values of every head: ``3 b h s d``."""
-        return split_heads(self.qkv(x), 3, self.n_heads)
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
 
     def forward(self, x, mask=None, **options):  # those of `attend`
         return attend(self, *self.project(x), mask, **options)  # new
@@ -335,9 +347,9 @@ def rotary(x, offset=0):
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
-    def project(self, x, parts="qkv", offset=0):
-        found = zip(parts, super().project(x, parts), strict=True)  # each b h s d
-        return [x if part == "v" else rotary(x, offset) for part, x in found]
+    def project(self, x, offset=0):
+        q, k, v = super().project(x)  # each b h s d
+        return rotary(q, offset), rotary(k, offset), v
 
 
 POSITIONS = {  # the codes that are added, and the attention of every block
@@ -452,7 +464,8 @@ class LanguageModel(nn.Module):
 
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    rotates = isinstance(layer, RotaryAttention)  # and needs to know where x begins
+    q, k, v = layer.project(x, start) if rotates else layer.project(x)  # b h n d
     keys, values = cache  # b h s d
     stop = start + x.shape[1]
     keys[:, :, start:stop] = k  # in place: nothing is copied
@@ -474,8 +487,8 @@ def advance_block(block, x, cache, start, mask, context):
     found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
     x = after(block.norm1, x + found)
     if context:  # keys, values and their mask
-        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
-        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        q = block.cross.queries(before(block.cross_norm, x))  # b h n d
+        found, _ = attend(block.cross, q, *context)
         x = after(block.cross_norm, x + found)
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
@@ -491,7 +504,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     kept = [(table.new_zeros(shape), table.new_zeros(shape)) for _ in blocks]
     contexts = [None] * len(blocks)
     if context is not None:
-        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+        contexts = [(*b.cross.keys_values(context), context_mask) for b in blocks]
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 
 
@@ -547,15 +560,6 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     tokens = tensor([[0] * (longest - len(row)) + row for row in rows])  # b s
     with without_dropout(model):
         return continue_texts(model, tokens, first, length, end, seed, **knobs)
-
-
-# --------------------------------------------------------------------------------------
-# notebooks/today_torch.ipynb
-
-
-def split_heads(x, d):
-    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
-    return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 # --------------------------------------------------------------------------------------

@@ -171,6 +171,15 @@ def assert_close(got, expected, atol=1e-5, what=""):
     np.testing.assert_allclose(got, expected, atol=atol, rtol=0, err_msg=what)
 
 
+def stacked(arrays, path=""):
+    """Parameters in which ``q`` and ``kv`` of a cross-attention are one ``qkv``."""
+    found = dict(arrays)
+    for kind in ("weight", "bias") if f"{path}kv.weight" in arrays else ():
+        parts = [found.pop(f"{path}{part}.{kind}") for part in ("q", "kv")]
+        found[f"{path}qkv.{kind}"] = np.concatenate(parts, axis=-1)
+    return found
+
+
 def with_weights(layer, params, *names):
     """PyTorch's own layer, in float64, with our arrays as its weights and biases."""
     both = [f"{name}.{kind}" for name in names for kind in ("weight", "bias")]

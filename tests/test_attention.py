@@ -23,6 +23,7 @@ from sides import (
     fill,
     jax_side,
     on_both_sides,
+    stacked,
     torch_side,
     with_weights,
 )
@@ -163,10 +164,11 @@ def test_equal_scores_give_the_mean_of_all_values(side):
 # Several heads
 
 
-def draw_heads(side):
-    """A layer with a value of its own in every parameter, these values, an input."""
-    model = side.build("MultiHeadAttention", M, H)
-    return model, fill(model), draw(B, S, M, seed=1)
+def draw_heads(side, context=None):
+    """A layer with a value of its own in every parameter, these values, the inputs."""
+    given = [draw(B, S, M, seed=1)] + ([] if context is None else [context])
+    model = side.build(["MultiHeadAttention", "CrossAttention"][len(given) - 1], M, H)
+    return model, fill(model), given
 
 
 @on_both_sides
@@ -175,13 +177,12 @@ def draw_heads(side):
 )
 def test_multi_head_attention_equals_the_reference(side, lead, keys):
     """Outputs and the weights of every head; some rows see nothing."""
-    model, params, x = draw_heads(side)
     context = keys and draw(B, keys, M, seed=5)
+    model, params, given = draw_heads(side, context)
     mask = lead and draw_mask(*lead, keys or S, empty_rows=True)
-    there = None if context is None else side.tensor(context)
-    asked = {"context": there, "return_weights": True}
-    found = model(side.tensor(x), side.mask(mask), **asked)
-    expected = reference.multi_head_attention(x, params, H, mask, context)
+    call = (*map(side.tensor, given), side.mask(mask))
+    found = model(*call, return_weights=True)
+    expected = reference.multi_head_attention(given[0], params, H, mask, context)
     for got, right in zip(found, expected, strict=True):
         assert_close(got, right)
 
@@ -190,29 +191,28 @@ def test_multi_head_attention_equals_the_reference(side, lead, keys):
 @pytest.mark.parametrize("keys", [None, T], ids=["self", "cross"])
 def test_outputs_and_gradients_are_those_of_pytorchs_layer(side, keys):
     """``nn.MultiheadAttention`` in float64; in its masks, True hides a key."""
-    model, params, x = draw_heads(side)
-    context, mask = draw(B, keys or S, M, seed=5), draw_mask(S, keys or S)
+    model, params, given = draw_heads(side, keys and draw(B, keys, M, seed=5))
+    mask = draw_mask(S, keys or S)
     own = nn.MultiheadAttention(M, H, batch_first=True)
-    own = with_weights(own, params, "qkv", "out")
-    given = torch.tensor(x).double().requires_grad_()
-    there = torch.tensor(context).double() if keys else given
-    expected, _ = own(given, there, there, attn_mask=torch.tensor(~mask))
+    own = with_weights(own, stacked(params), "qkv", "out")
+    x, *context = [torch.tensor(y).double().requires_grad_() for y in given]
+    there = context[0] if keys else x
+    expected, _ = own(x, there, there, attn_mask=torch.tensor(~mask))
     (expected**2).mean().backward()
-    call = (side.tensor(x), side.mask(mask), side.tensor(context) if keys else None)
+    call = (*map(side.tensor, given), side.mask(mask))
     assert_close(model(*call)[0], expected.detach())
     grads = side.grads(model, lambda pair: (pair[0] ** 2).mean(), *call)
-    assert_close(grads["input"], given.grad, 1e-6)
-    assert_close(grads["qkv.weight"], own.in_proj_weight.grad.T, 1e-6)
+    assert_close(grads["input"], x.grad, 1e-6)
+    assert_close(stacked(grads)["qkv.weight"], own.in_proj_weight.grad.T, 1e-6)
     assert_close(grads["out.bias"], own.out_proj.bias.grad, 1e-6)
 
 
 def test_both_frameworks_agree_for_the_same_weights():
     """Outputs, maps and gradients of cross-attention, in every parameter."""
-    found, context = [], draw(B, T, M, seed=5)
-    mask = draw_mask(S, T, empty_rows=True)
+    found, mask = [], draw_mask(S, T, empty_rows=True)
     for side in (jax_side, torch_side):
-        model, _, x = draw_heads(side)
-        call = (side.tensor(x), side.mask(mask), side.tensor(context))
+        model, _, given = draw_heads(side, draw(B, T, M, seed=5))
+        call = (*map(side.tensor, given), side.mask(mask))
         out, weights = model(*call, return_weights=True)
 
         def loss(pair):
@@ -220,9 +220,9 @@ def test_both_frameworks_agree_for_the_same_weights():
 
         grads = side.grads(model, loss, *call, return_weights=True)
         found.append({**grads, "out": as_numpy(out), "weights": as_numpy(weights)})
-    assert found[0].keys() == found[1].keys() and len(found[0]) == 7
+    assert found[0].keys() == found[1].keys() and len(found[0]) == 9
     for name, value in found[0].items():
-        assert np.abs(value).max() > 1e-3, name
+        assert np.abs(value).max() > 1e-3 or name == "kv.bias", name
         assert_close(found[1][name], value, what=name)
 
 
@@ -236,8 +236,8 @@ def test_a_new_layer_attends_almost_evenly(side):
         assert 0.95 * bound < np.abs(weight).max() <= bound
         assert weight.std() == pytest.approx(bound / math.sqrt(3), rel=0.05)
         assert not arrays[f"{name}.bias"].any()
-    projected = as_numpy(model.project(side.tensor(draw(4, 64, 256))))
-    scores = projected[0] @ projected[1].swapaxes(-1, -2) / 8
+    q, k, _ = map(as_numpy, model.project(side.tensor(draw(4, 64, 256))))
+    scores = q @ k.swapaxes(-1, -2) / 8
     assert scores.var() == pytest.approx(1 / 9, rel=0.1)
 
 
@@ -251,7 +251,7 @@ def test_outputs_and_gradients_do_not_depend_on_who_computes_them(
     side, mask, is_causal
 ):
     """The framework's function, or our own with all weights; blind rows get zeros."""
-    model, _, x = draw_heads(side)
+    model, _, (x,) = draw_heads(side)
     call = (side.tensor(x), MASKS[mask])
     found = []
     for asked in (False, True):
@@ -299,7 +299,7 @@ def test_the_causal_mask_alone_is_a_flag(side, monkeypatch):
         return q
 
     monkeypatch.setattr(file, "framework_attention", watched)
-    model, _, x = draw_heads(side)
+    model, _, (x,) = draw_heads(side)
     model(side.tensor(x), is_causal=True)
     model(side.tensor(x), side.mask(PADDING[:, None, None]), is_causal=True)
     model(side.tensor(x), is_causal=True, return_weights=True)
@@ -312,7 +312,7 @@ def test_the_causal_mask_alone_is_a_flag(side, monkeypatch):
 
 def test_a_training_step_keeps_no_weights():
     """PyTorch's forward pass keeps nothing of the shape of a map, unless asked."""
-    model, _, x = draw_heads(torch_side)
+    model, _, (x,) = draw_heads(torch_side)
     for asked in (False, True):
         shapes = []
 

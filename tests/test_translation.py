@@ -19,6 +19,7 @@ from sides import (
     fill,
     jax_side,
     on_both_sides,
+    stacked,
     torch_side,
     with_weights,
 )
@@ -145,7 +146,7 @@ def test_a_block_equals_the_decoder_layer_of_pytorch(side, norm_first):
     params = fill(block)
     theirs = with_weights(
         nn.TransformerDecoderLayer(M, H, F, 0.0, batch_first=True, **options),
-        params,
+        stacked(params, "cross."),
         *("attention.qkv", "attention.out", "cross.qkv", "cross.out"),
         *("ffn.linear1", "ffn.linear2", "norm1", "cross_norm", "norm2"),
     )

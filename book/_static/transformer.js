@@ -122,6 +122,12 @@ function attendInHeads(q, k, v, d, mask, sharpness) {
 }
 
 /* Self-attention in several heads: s m -> s m, h s s. */
+/* The parts of rows that lie side by side: s nm -> n times s m. */
+function split(rows, n) {
+  const m = rows[0].length / n;
+  return Array.from({ length: n }, (_, i) => rows.map((row) => row.slice(i * m, (i + 1) * m)));
+}
+
 class MultiHeadAttention {
   constructor(params, name, nHeads) {
     this.nHeads = nHeads;
@@ -130,9 +136,7 @@ class MultiHeadAttention {
   }
   /* Queries, keys and values of all heads, side by side: s m -> three times s m. */
   project(x) {
-    const m = x[0].length;
-    const stacked = this.qkv(x); // s 3m
-    return [0, 1, 2].map((n) => stacked.map((row) => row.slice(n * m, (n + 1) * m)));
+    return split(this.qkv(x), 3);
   }
   /* Queries attend to keys: q m, k m, k m -> q m, h q k. */
   attend(q, k, v, mask, sharpness) {
@@ -241,26 +245,33 @@ function attendAndKeep(layer, x, cache) {
   return layer.attend(q, cache.k, cache.v, mask);
 }
 
-/* Attention to keys and values that are known: n m -> n m, h n k. */
-function attendToKnown(layer, x, known) {
-  const [q] = layer.project(x);
-  return layer.attend(q, known.k, known.v);
+/* Attention to keys and values of a context: n m -> n m, h n k. */
+class CrossAttention {
+  constructor(params, name, nHeads) {
+    this.nHeads = nHeads;
+    for (const part of ["q", "kv", "out"]) this[part] = dense(params, `${name}.${part}`);
+  }
+  call(x, { k, v }) {
+    const q = this.q(x);
+    const [joined, weights] = attendInHeads(q, k, v, q[0].length / this.nHeads);
+    return [this.out(joined), weights];
+  }
 }
 
 /* Encoder block that looks only back, and at a context: n m -> n m, h n k. */
 class DecoderBlock extends EncoderBlock {
   constructor(params, name, sizes) {
     super(params, name, sizes);
-    this.cross = new MultiHeadAttention(params, `${name}.cross`, sizes.nHeads);
+    this.cross = new CrossAttention(params, `${name}.cross`, sizes.nHeads);
     this.crossNorm = layerNorm(params, `${name}.cross_norm`);
   }
   newCache(context) {
-    const [, k, v] = this.cross.project(context); // once for all steps
+    const [k, v] = split(this.cross.kv(context), 2); // once for all steps
     return { k: [], v: [], context: { k, v } };
   }
   call(x, cache) {
     const [seen] = this.add(x, (x) => attendAndKeep(this.attention, x, cache), this.norm1);
-    const look = (x) => attendToKnown(this.cross, x, cache.context);
+    const look = (x) => this.cross.call(x, cache.context);
     const [looked, weights] = this.add(seen, look, this.crossNorm);
     const [out] = this.add(looked, (x) => [this.ffn.call(x)], this.norm2);
     return [out, weights];

@@ -55,12 +55,14 @@ def multi_head_attention(x, params, n_heads, mask=None, context=None):
     Source: Vaswani et al. 2017, sec. 3.2.2.
     """
 
-    def heads(x, third):
-        projected = np.split(dense(x, params, "qkv"), 3, axis=-1)[third]  # b s m
-        return projected.reshape(*x.shape[:2], n_heads, -1).swapaxes(1, 2)  # b h s d
+    def heads(x, name, n):
+        projected = np.split(dense(x, params, name), n, axis=-1)  # each b s m
+        return [y.reshape(*x.shape[:2], n_heads, -1).swapaxes(1, 2) for y in projected]
 
-    context = x if context is None else context
-    q, k, v = heads(x, 0), heads(context, 1), heads(context, 2)
+    if context is None:
+        q, k, v = heads(x, "qkv", 3)  # each b h s d
+    else:
+        (q,), (k, v) = heads(x, "q", 1), heads(context, "kv", 2)
     values, weights = attention(q, k, v, mask)
     joined = values.swapaxes(1, 2).reshape(x.shape)  # b q m
     return dense(joined, params, "out"), weights

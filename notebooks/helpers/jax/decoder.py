@@ -9,10 +9,10 @@ import optax
 from flax import nnx
 
 from helpers.data import checks
-from helpers.jax.attention import fused_attention, merge_heads
+from helpers.jax.attention import attend, fused_attention, merge_heads
 from helpers.jax.encoder import Encoder, without_dropout
 from helpers.jax.frameworks import tensor
-from helpers.jax.positions import POSITIONS
+from helpers.jax.positions import POSITIONS, RotaryAttention
 
 __all__ = (
     "FROM_INPUTS LanguageModel NORMAL advance advance_block "
@@ -120,7 +120,8 @@ class LanguageModel(nnx.Module):
 
 def attend_and_keep(layer, x, cache, start, mask):
     """Attention to all positions so far: ``b n m``, and the cache with the new ones."""
-    q, k, v = layer.project(x, offset=start)  # b h n d; rotary positions need start
+    rotates = isinstance(layer, RotaryAttention)  # and needs to know where x begins
+    q, k, v = layer.project(x, start) if rotates else layer.project(x)  # b h n d
     keys, values = cache  # b h s d
     write = jax.lax.dynamic_update_slice_in_dim
     k = jnp.where(start + x.shape[1] <= keys.shape[2], k, jnp.nan)  # does it fit?
@@ -142,8 +143,8 @@ def advance_block(block, x, cache, start, mask, context):
     found, cache = attend_and_keep(block.attention, normed, cache, start, mask)
     x = after(block.norm1, x + found)
     if context:  # keys, values and their mask
-        (q,) = block.cross.project(before(block.cross_norm, x), "q")  # b h n d
-        found = block.cross.out(merge_heads(fused_attention(q, *context)))
+        q = block.cross.queries(before(block.cross_norm, x))  # b h n d
+        found, _ = attend(block.cross, q, *context)
         x = after(block.cross_norm, x + found)
     return after(block.norm2, x + block.ffn(before(block.norm2, x))), cache
 
@@ -159,7 +160,7 @@ def new_cache(model, first, length, context=None, context_mask=None):
     empty = jnp.zeros(shape, model.embed(first[:1]).dtype)  # of its computations
     contexts = [None] * len(blocks)
     if context is not None:
-        contexts = [(*b.cross.project(context, "kv"), context_mask) for b in blocks]
+        contexts = [(*b.cross.keys_values(context), context_mask) for b in blocks]
     kept = [(empty, empty)] * len(blocks)
     return {"start": 0, "first": first, "blocks": kept, "contexts": contexts}
 

@@ -6,14 +6,14 @@ from flax import nnx
 
 from helpers import weights
 from helpers.data import checkpoints, checks
-from helpers.jax.attention import UNIFORM, framework_attention, merge_heads
+from helpers.jax.attention import UNIFORM, framework_attention, merge_heads, split_heads
 from helpers.jax.decoder import advance, check_tokens, new_cache
 
 __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM STANDARD "
     "SwiGLU advance_modern embedded fused keep load_pretrained logits_of "
     "lookup make_norm new_modern_cache placed project projection "
-    "rotary_halves rotation run_blocks split_heads"
+    "rotary_halves rotation run_blocks"
 ).split()
 
 
@@ -66,11 +66,6 @@ class SwiGLU(nnx.Module):
 
     def __call__(self, x):
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
-
-
-def split_heads(x, d):
-    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
-    return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
 def fused(q, k, v, mask=None):

@@ -56,10 +56,9 @@ def merge_heads(values):
     return values.transpose(1, 2).flatten(2)
 
 
-def split_heads(stacked, n, n_heads):
-    """``n`` matrices that lie side by side, in heads: ``b s nm -> n b h s d``."""
-    b, s, _ = stacked.shape
-    return stacked.reshape(b, s, n, n_heads, -1).permute(2, 0, 3, 1, 4)
+def split_heads(x, d):
+    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
+    return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 def framework_attention(q, k, v, mask=None, *, is_causal=False):
@@ -102,8 +101,9 @@ class MultiHeadAttention(nn.Module):
         self.out = dense(m, m)
 
     def project(self, x):  # new
-        """Queries, keys and values of every head: ``3 b h s d``."""
-        return split_heads(self.qkv(x), 3, self.n_heads)
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
 
     def forward(self, x, mask=None, **options):  # those of `attend`
         return attend(self, *self.project(x), mask, **options)  # new
@@ -119,11 +119,12 @@ class CrossAttention(nn.Module):
 
     def queries(self, x):
         """Of every head: ``b q m -> b h q d``."""
-        return split_heads(self.q(x), 1, self.n_heads)[0]
+        return split_heads(self.q(x), x.shape[-1] // self.n_heads)
 
     def keys_values(self, context):
-        """Of every head: ``b k m -> 2 b h k d``."""
-        return split_heads(self.kv(context), 2, self.n_heads)
+        """Of every head: ``b k m``, each to ``b h k d``."""
+        d = context.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in self.kv(context).chunk(2, dim=-1)]
 
     def forward(self, x, context, mask=None, **options):
         q, (k, v) = self.queries(x), self.keys_values(context)

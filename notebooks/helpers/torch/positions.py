@@ -70,9 +70,9 @@ def rotary(x, offset=0):
 class RotaryAttention(MultiHeadAttention):
     """Attention whose queries and keys are rotated: ``b s m -> b s m, b h s s``."""
 
-    def project(self, x, parts="qkv", offset=0):
-        found = zip(parts, super().project(x, parts), strict=True)  # each b h s d
-        return [x if part == "v" else rotary(x, offset) for part, x in found]
+    def project(self, x, offset=0):
+        q, k, v = super().project(x)  # each b h s d
+        return rotary(q, offset), rotary(k, offset), v
 
 
 POSITIONS = {  # the codes that are added, and the attention of every block

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from helpers.data import checkpoints, checks
-from helpers.torch.attention import merge_heads
+from helpers.torch.attention import merge_heads, split_heads
 from helpers.torch.decoder import advance, check_tokens, new_cache
 from helpers.torch.frameworks import device
 
@@ -12,7 +12,7 @@ __all__ = (
     "GroupedAttention MLP MixtureOfExperts ModernBlock ModernLM SwiGLU "
     "advance_modern embedded fused keep load_pretrained logits_of lookup "
     "make_norm new_modern_cache placed project projection rotary_halves "
-    "rotation run_blocks split_heads"
+    "rotation run_blocks"
 ).split()
 
 
@@ -69,11 +69,6 @@ class SwiGLU(nn.Module):
 
     def forward(self, x):
         return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
-
-
-def split_heads(x, d):
-    """Heads of ``d`` features each: ``b s hd -> b h s d``."""
-    return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
 def fused(q, k, v, mask=None):
