@@ -88,18 +88,16 @@ plots.use_style()
 # | 3 | Where does Anna's brother live? | | | Anna |
 #
 # The key of a sentence is what it is about, its value what it says, and its query what
-# it asks. In the second layer, each sentence asks for what it *found* in the first. (To
-# keep this simple, keys and values stay; in a model, all three are made anew.)
+# it asks. In the second layer, each sentence asks for what it *found* in the first. (In
+# a model, the second layer would also make new keys and values.)
 
 # %% tags=["shared"]
 names = ["Anna", "Ben", "Carl", "Rome", "Oslo"]
 code = dict(zip(names, np.eye(5), strict=True))
 code["-"] = np.zeros(5)
-about, says, asks = (
-    np.array([code[name] for name in column.split()])  # s d
-    for column in ("Anna Ben Carl -", "Ben Rome Oslo -", "- - - Anna")
-)
-
+about = np.array([code[name] for name in ["Anna", "Ben", "Carl", "-"]])  # s d
+says = np.array([code[name] for name in ["Ben", "Rome", "Oslo", "-"]])
+asks = np.array([code[name] for name in ["-", "-", "-", "Anna"]])
 
 # %% tags=["shared"]
 def look(queries, keys, values):
@@ -154,7 +152,7 @@ assert names[look(again, about, moved)[0][3].argmax()] == "Oslo"
 # moves information between the rows; then the **feed-forward net**, two linear layers,
 # computes something new from each row, with the same weights at every position. The
 # output of each of these two **branches** is *added* to its input (a **residual
-# connection**), and a **norm** brings the sum to mean 0 and variance 1.
+# connection**), and a **norm** brings each row of the sum to mean 0 and variance 1.
 
 # %% mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}} tags=["shared", "figure"]
 drawing("encoder-block")
@@ -222,7 +220,7 @@ def new_block(*sizes, seed=0):
 
 
 # %% [markdown] tags=["shared"]
-# All sizes differ, so most swapped axes raise an error:
+# All sizes differ, so that swapped axes would raise an error:
 
 # %% tags=["shared"]
 b, s, m, n_heads, f = 2, 7, 12, 3, 29
@@ -257,10 +255,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A mean followed by a linear layer is not enough
 #
-# Why does attention need the net? Take a sequence of two bits, and ask whether they are
+# What can the net do that a mean cannot? Take a sequence of two bits, and ask whether they are
 # different. A head that weights both bits equally passes on their mean: 0, ½ or 1. The
-# output should be 0, 1, 0. What follows in the attention layer is linear, and no
-# straight line goes up and down again: the best one is ½ everywhere. A feed-forward net
+# output should be 0, 1, 0. What follows this head in the attention layer is linear, and
+# no straight line goes up and down again: the best one is ½ everywhere. A net
 # with two hidden features can do it, by $\max(0, 2x) - 2\max(0, 2x - 1)$:
 
 # %% tags=["shared"]
@@ -293,7 +291,7 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Without residual connections the positions become indistinguishable
+# ## In a new model without residual connections, positions become indistinguishable
 #
 # A stack of attention layers takes averages of averages. In stacks of attention alone,
 # the outputs of all positions approach each other, faster with each layer ([Dong et al.
@@ -301,8 +299,8 @@ say(
 # could look only at its own position, but it has to learn that: with our initial
 # weights it looks at all positions almost evenly. With a residual connection, each
 # position keeps what it had, and the branch only adds to it. We take the residual
-# connections out, and leave the rest of the block as it is:
-
+# connections out. The norms stay: they rescale each row, but cannot make equal rows
+# different.
 
 # %% tags=["shared"]
 def whole_block(block, x):
@@ -364,10 +362,10 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    "After three blocks without residual connections, the similarity of the outputs is "
-    f"{alike['without residuals'][2]:.3f}. With residual connections it is "
+    "Before any training, after three blocks without residual connections, the "
+    f"similarity of the outputs is {alike['without residuals'][2]:.3f}. With them it is "
     f"**{alike['with residuals'][2]:.2f}**, and after twelve blocks "
-    f"{alike['with residuals'][-1]:.2f}."
+    f"{alike['with residuals'][-1]:.2f} (one draw of the weights)."
 )
 
 # %% [markdown] tags=["shared"]
@@ -491,10 +489,8 @@ assert largest.max() < 0.2
 drawing("pre-norm-block")
 
 # %% [markdown] tags=["shared"]
-# Later chapters use the block with options, marked as new: pre-norm (`norm_first`),
-# GELU, dropout, now also on the output of each branch, and another class of
-# `attention`.
-
+# Later chapters use this block with options, marked as new: `norm_first`; `activation`;
+# `dropout`, on the output of each branch as well; and another class of `attention`.
 
 # %% tags=["torch", "export"]
 class EncoderBlock(nn.Module):
@@ -606,9 +602,9 @@ again, _ = attention_maps(encoder, tensor(x))
 np.testing.assert_array_equal(as_numpy(again), out)
 
 # %% [markdown] tags=["shared"]
-# **In your own code** take heads of 64 features, $f = 4m$, 6 or 12 blocks and dropout
-# 0.1, the values of the encoder of 2017 and of
-# [BERT](https://arxiv.org/abs/1810.04805); ours are smaller. For a new model, try
+# **In your own code** take heads of 64 features, $f = 4m$, dropout 0.1, and 2 to 6
+# blocks; the encoder of 2017 had 6, [BERT](https://arxiv.org/abs/1810.04805) 12, with
+# far more text than most of us have. For a new model, try
 # pre-norm, RMS norm, and [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second
 # linear layer gates the hidden features.
 
