@@ -410,6 +410,7 @@ full = accuracy_under(np.ones((s, s), dtype=bool))
 by_odd, by_nine = accuracy_under(isolated(s - 1)), accuracy_under(odd_hidden)
 by_normal, by_two = accuracy_under(isolated(0)), accuracy_under(two_seen)
 
+
 # %% tags=["shared"]
 def without(*heads):
     """Accuracy on the sample without some heads ``(layer, head)``: zeros in W^O."""
