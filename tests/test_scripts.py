@@ -15,7 +15,8 @@ import pytest
 import pages
 from helpers.weights import as_numpy, from_arrays, to_arrays
 
-FRAMEWORK = {"jax": {"jax", "flax", "optax", "numpy", "orbax"}, "torch": {"torch"}}
+NEEDED = {"cloudpickle", "flax", "jax", "numpy", "optax", "orbax"}
+FRAMEWORK = {"jax": NEEDED, "torch": {"torch"}}
 ENV = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
 by_side = pytest.mark.parametrize("side", pages.SIDES)
 
