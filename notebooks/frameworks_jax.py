@@ -20,8 +20,7 @@
 # By the end you can train a model on handwritten digits in twenty lines, judge it on
 # new data, and find mistakes that raise no error. You need: Python with NumPy, matrix
 # products, and a first idea of gradient descent. If you know arrays and gradients in
-# this framework, begin at *A module is a tree of parameters*; if you know the other
-# one, keep [JAX and PyTorch compared](../book/comparison.md) beside this page.
+# this framework, begin at *A module is a tree of parameters*.
 #
 # No rules tell a 4 from a 9, but a model learns it from examples: training needs
 # gradients with respect to all its parameters, thousands of times. NumPy computes no
@@ -128,11 +127,6 @@ def tensor(x):
 # %% tags=["jax"]
 a = tensor([[1.0, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
-
-# %% [markdown] tags=["shared"]
-# An operation on int32 and float32 arrays returns float64 in NumPy, but float32 in both
-# frameworks (*dtype promotion*): float32 takes half the memory and is much faster on a
-# GPU.
 
 # %% [markdown] tags=["jax"]
 # JAX goes further and converts NumPy's float64 to float32 as soon as it gets it,
@@ -429,7 +423,8 @@ wrong = round((1 - on_test) * 360)
 # %% tags=["shared", "say"]
 say(f"""Our model classifies {on_train:.1%} of the training digits correctly,
 {on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test digits,
-with a standard error of {spread:.1f} points (the spread over such samples). Of its
+with a standard error of {spread:.1f} points: so far would the same model be off with
+other 360 digits. (That the test comes out better than validation is such luck.) Of its
 {wrong} mistakes in the test, the most confident (class → choice):""")
 
 # %% mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}} tags=["shared", "figure"]
@@ -446,15 +441,15 @@ plots.pictures(images, captions=captions)
 # %% tags=["shared"]
 few = new_model()
 from_arrays(few, initial)
-first_50 = tensor(batches % 50)  # the same batches, of the first 50 rows only
+first_50 = tensor(batches % 50)  # as many batches, of the first 50 digits
 few_losses = as_numpy(train(few, x_train, y_train, first_50, learning_rate))
 
 # %% tags=["shared", "say"]
 few_known, few_new = accuracy(few, slice(50)), accuracy(few, validation_rows)
 say(
     f"The model classifies {few_known:.0%} of these 50 digits correctly, but only "
-    f"{few_new:.1%} of the validation digits. A large gap between the two is called "
-    "*overfitting*."
+    f"{few_new:.1%} of the validation digits. A large gap between training and new "
+    "data is called *overfitting*."
 )
 
 # %% tags=["shared", "check"]

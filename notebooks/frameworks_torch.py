@@ -20,8 +20,7 @@
 # By the end you can train a model on handwritten digits in twenty lines, judge it on
 # new data, and find mistakes that raise no error. You need: Python with NumPy, matrix
 # products, and a first idea of gradient descent. If you know arrays and gradients in
-# this framework, begin at *A module is a tree of parameters*; if you know the other
-# one, keep [JAX and PyTorch compared](../book/comparison.md) beside this page.
+# this framework, begin at *A module is a tree of parameters*.
 #
 # No rules tell a 4 from a 9, but a model learns it from examples: training needs
 # gradients with respect to all its parameters, thousands of times. NumPy computes no
@@ -132,11 +131,6 @@ def tensor(x):
 # %% tags=["torch"]
 a = tensor([[1.0, 2, 3], [4, 5, 6]])  # b i
 a.shape, a.dtype, a.device
-
-# %% [markdown] tags=["shared"]
-# An operation on int32 and float32 arrays returns float64 in NumPy, but float32 in both
-# frameworks (*dtype promotion*): float32 takes half the memory and is much faster on a
-# GPU.
 
 # %% [markdown] tags=["torch"]
 # An array of NumPy keeps its float64 in PyTorch, so `tensor` sets the dtype. (On a CPU,
@@ -341,8 +335,8 @@ initial = {
 
 # %% [markdown] tags=["torch"]
 # An optimiser is an object that holds the parameters and its own state, such as Adam's
-# averages. In the drawing, `backward()` is the arrow from the loss to the optimiser,
-# `step()` the one to the model. `loss.detach()` is the number without its graph. (For
+# averages. In the drawing at the top, `backward()` is the arrow from the loss to the
+# optimiser, `step()` the one to the model. `loss.detach()` is the number without its graph. (For
 # larger data, a `DataLoader` makes the batches.)
 
 
@@ -428,7 +422,8 @@ wrong = round((1 - on_test) * 360)
 # %% tags=["shared", "say"]
 say(f"""Our model classifies {on_train:.1%} of the training digits correctly,
 {on_validation:.1%} of the validation digits, and **{on_test:.1%}** of the test digits,
-with a standard error of {spread:.1f} points (the spread over such samples). Of its
+with a standard error of {spread:.1f} points: so far would the same model be off with
+other 360 digits. (That the test comes out better than validation is such luck.) Of its
 {wrong} mistakes in the test, the most confident (class → choice):""")
 
 # %% mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}} tags=["shared", "figure"]
@@ -445,15 +440,15 @@ plots.pictures(images, captions=captions)
 # %% tags=["shared"]
 few = new_model()
 from_arrays(few, initial)
-first_50 = tensor(batches % 50)  # the same batches, of the first 50 rows only
+first_50 = tensor(batches % 50)  # as many batches, of the first 50 digits
 few_losses = as_numpy(train(few, x_train, y_train, first_50, learning_rate))
 
 # %% tags=["shared", "say"]
 few_known, few_new = accuracy(few, slice(50)), accuracy(few, validation_rows)
 say(
     f"The model classifies {few_known:.0%} of these 50 digits correctly, but only "
-    f"{few_new:.1%} of the validation digits. A large gap between the two is called "
-    "*overfitting*."
+    f"{few_new:.1%} of the validation digits. A large gap between training and new "
+    "data is called *overfitting*."
 )
 
 # %% tags=["shared", "check"]
@@ -649,9 +644,8 @@ load_weights(copy, path)
 #
 # Why does the memory fill up in a loop that keeps its losses? PyTorch is *eager*: an
 # operation runs as soon as Python reaches it, so `print` and `if` work as usual.
-# `torch.compile(f)` often makes `f` faster. It does not run `f` with placeholders, as
-# JAX does, but traces its bytecode, and compiles the tensor operations in it. Where it
-# meets something else, the compiled part ends (a *graph break*), and Python goes on. At
+# `torch.compile(f)` often makes `f` faster. It reads the bytecode of `f`, and compiles
+# the tensor operations in it. Where it meets something else, the compiled part ends (a *graph break*), and Python goes on. At
 # each later call it first tests *guards*, such as the shapes, and compiles again if one
 # fails.
 
