@@ -60,6 +60,7 @@ from helpers.data import checks
 from helpers.data.sequences import draw_uniforms, one_hot, reverse_data, shuffled
 from helpers.jax import Predictor, cross_entropy, dense, tensor
 from helpers.jax.encoder import attention_maps, without_dropout
+from helpers.redefined import ByCode
 from helpers.show import download_link, drawing, plots, say, viewer
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -124,124 +125,106 @@ drawing("training-loop")
 
 # %% [markdown] tags=["shared"]
 # The loss is `cross_entropy` of the first chapter. From a model, inputs and labels
-# `b s` it returns the mean loss over all positions, and `{"accuracy": …}`: how often
-# the right symbol has the largest **logit**.
+# `b s` it returns the mean loss over all positions, and a dictionary of **metrics**:
+# here `{"accuracy": …}`, how often the right symbol has the largest **logit**. A loss
+# function may have other metrics, or none.
 
 # %% [markdown] tags=["jax"]
 # The optimiser of most projects is **AdamW**
 # ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)): Adam that can
 # also shrink weights a little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)); only the matrices of dense layers and
-# embeddings.
+# 2019](https://arxiv.org/abs/1711.05101)); matrices only, not biases and norms. A
+# *schedule* gives the learning rate of each update: `settings.learning_rates` has them.
 
 
 # %% tags=["jax"]
 import math
 import time
-from functools import partial
+from functools import cache, partial
 
-import cloudpickle
 import optax
-from tensorboard.summary import Writer
 from tqdm import tqdm
 
 
 # %% tags=["jax", "export"]
-def make_optimizer(learning_rate, max_grad_norm, weight_decay):
-    """Clipping, then AdamW that decays matrices only."""
+@cache
+def make_optimizer(settings):
+    """Clipping, then AdamW with a schedule, which decays matrices only."""
+    rates = jnp.asarray(settings.learning_rates)
 
-    def decays(path, param):
-        """True for the matrices of layers and embeddings, False for all others."""
-        *_, name = (key.key for key in path if hasattr(key, "key"))
-        return name in ("kernel", "embedding", "weight") and param.ndim > 1
+    def schedule(step):
+        return rates[step]
 
-    mask = partial(jax.tree.map_with_path, decays)
-    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
+    def is_matrix(params):
+        return jax.tree.map(lambda param: param.ndim > 1, params)
 
-
-# %% [markdown] tags=["jax"]
-# An **update** is the step of the first chapter, with clipping. Here it is a pure
-# function of all state: weights, dropout keys, Adam's averages. (`flat_product` makes
-# one product of a layer's products for each example: on CPUs, gradients are faster.)
-
-
-# %% tags=["jax", "export"]
-def update(state, batch, optimizer, graph, loss_fn, wrt):
-    """One update: the new state; its loss, accuracy and norm of the gradient, ``3``."""
-    params, rest, opt_state = state
-
-    def flat_product(x, w, _, **options):
-        out = jax.lax.dot(x.reshape(-1, x.shape[-1]), w, **options)
-        return out.reshape(*x.shape[:-1], w.shape[-1])
-
-    def objective(params):
-        model = nnx.merge(graph, params, rest, copy=True)
-        for _, layer in nnx.iter_graph(model):
-            if isinstance(layer, nnx.Linear):
-                layer.dot_general = flat_product
-        loss, metrics = loss_fn(model, *batch)
-        return loss, (metrics["accuracy"], nnx.split(model, wrt, ...)[2])
-
-    gradient = jax.value_and_grad(objective, has_aux=True)
-    (loss, (accuracy, rest)), grads = gradient(params)
-    steps, opt_state = optimizer.update(grads, opt_state, params)
-    params = optax.apply_updates(params, steps)
-    numbers = jnp.stack([loss, accuracy, optax.tree.norm(grads)])
-    return (params, rest, opt_state), numbers
+    adamw = optax.adamw(schedule, weight_decay=settings.weight_decay, mask=is_matrix)
+    return optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), adamw)
 
 
 # %% [markdown] tags=["jax"]
-# `jax.jit` compiles updates as one program: inside,
-# [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) hands the
-# state from update to update.
+# An **update** is the step of the first chapter; `optimizer` clips. It returns what we
+# want to watch:
 
 
 # %% tags=["jax", "export"]
-@partial(jax.jit, static_argnames="fixed")
-def train_batches(state, rates, batches, fixed):
-    """One update for each batch: the new state, and three numbers of each, ``n 3``.
-
-    Of a batch the first array is for ``augment``.
-    """
-    graph, loss_fn, augment, wrt, *limits, _ = fixed
-
-    def step(state, given):
-        rate, (uniforms, *batch) = given
-        batch = augment(uniforms, *batch) if augment else batch
-        optimizer = make_optimizer(rate, *limits)
-        return update(state, batch, optimizer, graph, loss_fn, wrt)
-
-    return jax.lax.scan(step, state, (rates, batches))
+@partial(nnx.jit, static_argnums=2)
+def update(model, optimizer, loss_fn, batch):
+    """One update, in place: the loss, its metrics and the norm of the gradient."""
+    trained = nnx.DiffState(0, optimizer.wrt)
+    gradient = nnx.value_and_grad(loss_fn, argnums=trained, has_aux=True)
+    (loss, metrics), grads = gradient(model, *batch)
+    optimizer.update(model, grads)
+    return {"loss": loss, **metrics, "grad_norm": optax.tree.norm(grads)}
 
 
 # %% [markdown] tags=["shared"]
-# `evaluate` measures loss and accuracy with dropout off. A smaller batch counts less:
+# Ten updates on the same 128 sequences:
+
+# %% tags=["jax"]
+pupil = new_model()
+optimizer = nnx.Optimizer(pupil, make_optimizer(settings), wrt=nnx.Param)
+batch = [tensor(x_train[:128]), tensor(y_train[:128])]
+for _ in range(10):
+    found = update(pupil, optimizer, cross_entropy, batch)
+    print(f"{found['loss']:.3f}", end=" ")
+
+# %% [markdown] tags=["shared"]
+# The loss falls. Two more functions are needed. `as_columns` turns the numbers of many
+# updates into an array for each name. `evaluate` measures loss and metrics with dropout
+# off; a smaller batch counts less. (`checked`, which looks at data, and `check_finite`,
+# which stops when a loss is NaN, are in `helpers/data/checks.py`.)
+
+
+# %% tags=["shared", "export"]
+def as_columns(rows):
+    """A float64 array for each name, the loss first; a row has numbers by name."""
+    names = sorted(rows[0], key=lambda name: "loss" not in name)
+    return {name: np.array([float(row[name]) for row in rows]) for name in names}
 
 
 # %% tags=["jax", "export"]
-@partial(jax.jit, static_argnames=("graph", "loss_fn", "code"))
-def score(state, batch, graph, loss_fn, code):
-    """Loss and accuracy of a batch, and over how many terms they are means: ``3``."""
-    loss, metrics = loss_fn(nnx.merge(graph, state), *batch)
-    return jnp.stack([loss, metrics["accuracy"], metrics.get("count", len(batch[0]))])
+@partial(nnx.jit, static_argnums=1)
+def score(model, loss_fn, batch):
+    """Loss and metrics of a batch; ``"count"`` is over how many terms they are means."""
+    loss, metrics = loss_fn(model, *batch)
+    return {"loss": loss, "count": len(batch[0]), **metrics}
 
 
 # %% tags=["jax", "export"]
 def evaluate(model, loss_fn, data, batch_size=1000):
-    """Mean loss and accuracy on arrays of NumPy, with dropout off: two numbers.
+    """Mean loss and metrics on arrays of NumPy, with dropout off: by name, a number.
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    arrays = checks.checked(model, data)
-    graph, state = nnx.split(without_dropout(model))
-    code = cloudpickle.dumps((graph, loss_fn))  # what a cell may define anew
-    rows, n_batches = [], math.ceil(len(arrays[0]) / batch_size)
+    arrays, rows = checks.checked(model, data), []
+    model, loss_fn = without_dropout(model), ByCode(loss_fn, nnx.graphdef(model))
+    n_batches = math.ceil(len(arrays[0]) / batch_size)
     for part in np.array_split(np.arange(len(arrays[0])), n_batches):
         batch = [tensor(x[part]) for x in arrays]
-        rows.append(score(state, batch, graph, loss_fn, code))
-    loss, accuracy, count = np.array(jax.device_get(rows), dtype=float).T
-    means = {"loss": loss, "accuracy": accuracy}
+        rows.append(score(model, loss_fn, batch))
+    means = as_columns(rows)
+    count = means.pop("count")
     checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
@@ -253,26 +236,20 @@ print(
 )
 
 # %% [markdown] tags=["shared"]
-# The next function keeps the numbers of a training. (`checked`, which looks at data,
-# and `check_finite`, which stops when a loss is NaN, are in `helpers/data/checks.py`.)
+# `fit` puts them together: for each epoch, updates on all batches, then validation. It
+# keeps the weights of the epoch with the lowest loss, or with the highest value of the
+# metric that you name as `best`. (Later chapters choose their own `batches`, and change
+# each batch by `augment`.)
 
 
-# %% tags=["shared", "export"]
-def record(history, news, writer=None):
-    """Append the numbers of an epoch to a history, and to what TensorBoard reads."""
-    for name, values in news.items():
-        column = history.setdefault(name, [])
-        for value in np.atleast_1d(values).tolist():
-            if writer:
-                writer.add_scalar(name, value, len(column))
-            column.append(value)
-    if writer:
-        writer.flush()
+# %% tags=["jax", "export"]
+def augmented(loss_fn, augment):
+    """The loss of a changed batch, whose first array is for ``augment``."""
 
+    def loss_of_augmented(model, uniforms, *batch):
+        return loss_fn(model, *augment(uniforms, *batch))
 
-# %% [markdown] tags=["shared"]
-# `fit` puts them together. (Later chapters choose their own `batches`, and change each
-# batch by `augment`.)
+    return loss_of_augmented
 
 
 # %% tags=["jax", "export"]
@@ -283,72 +260,67 @@ def fit(
     settings,
     *,
     validation=None,
+    best="loss",
     batches=None,
     augment=None,
-    folder=None,
     wrt=nnx.Param,
 ):
     """Train a model in place: its history, and the model with its best weights.
 
     Parameters
     ----------
-    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+    loss_fn : function ``(model, *batch) -> (loss, metrics)``
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each. Validation data, tried after each epoch,
         choose the weights that are kept; without them these are the last ones.
+    best : "loss", whose lowest value chooses, or a metric, whose highest does
     batches : function from the epoch to the rows of every update, ``n b``, or shuffled
     augment : function ``(uniforms, *batch) -> batch``
         Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    folder : str or path, where TensorBoard finds the history
     wrt : filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen
 
     Returns
     -------
     dict of str to float64 array
-        Of updates ``loss``, ``accuracy``, ``grad_norm`` before clipping and
-        ``learning_rate``; of epochs ``validation_loss``, ``validation_accuracy`` and
-        ``seconds``.
+        Of updates ``loss``, metrics, ``grad_norm`` before clipping, ``learning_rate``;
+        of epochs ``validation_loss``, ``validation_`` and a metric, ``seconds``.
 
     Raises
     ------
     ValueError, FloatingPointError
         Where the data do not fit; if a loss or a gradient is not finite.
     """
-    best, kept, batches = (-math.inf, 0), None, batches or shuffled(settings)
     arrays, *_ = [checks.checked(model, x) for x in (data, validation) if x]
+    batches = batches or shuffled(settings)
+    train_loss = augmented(loss_fn, augment) if augment else loss_fn
+    train_loss = ByCode(train_loss, nnx.graphdef(model))
+    rates = settings.learning_rates.reshape(settings.epochs, -1)
     model.train()  # dropout on
-    graph, params, rest = nnx.split(model, wrt, ...)
-    limits = settings.max_grad_norm, settings.weight_decay
-    code = cloudpickle.dumps((graph, loss_fn, augment))  # cells may define it anew
-    fixed = (graph, loss_fn, augment, wrt, *limits, code)
-    rates, history = settings.learning_rates.reshape(settings.epochs, -1), {}
-    state = params, rest, make_optimizer(0.0, *limits).init(params)
-    writer = Writer(str(folder)) if folder else None
+    optimizer = nnx.Optimizer(model, make_optimizer(settings), wrt=wrt)
+    step = nnx.cached_partial(update, model, optimizer)
+    updates, epochs, top, kept = [], [], None, None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, index = time.perf_counter(), batches(epoch).astype(int)
-        if not 0 <= index.min() <= index.max() < len(arrays[0]):  # JAX would not say
-            raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
-        uniforms, numbers = draw_uniforms(settings, epoch, index), []  # n b 8
-        size = math.gcd(len(index), 10)  # compiled once, however many there are
-        for part in np.split(np.arange(len(index)), len(index) // size):
-            drawn = [uniforms[part], *(x[index[part]] for x in arrays)]  # size b …
-            state, found = train_batches(state, rates[epoch, part], drawn, fixed)
-            numbers.append(found)
-        losses, accuracies, norms = np.concatenate(numbers).T  # waits for the device
-        news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
-        checks.check_finite(news, epoch * len(index), arrays)
-        news["learning_rate"] = rates[epoch]
-        nnx.update(model, *state[:2])  # the weights, and all that is not trained
+        start, found, index = time.perf_counter(), [], batches(epoch)
+        uniforms = draw_uniforms(settings, epoch, index)  # n b 8
+        for n, rows in enumerate(index):
+            batch = [tensor(x[rows]) for x in arrays]
+            batch = [tensor(uniforms[n]), *batch] if augment else batch
+            found.append(step(train_loss, batch))
+        checks.check_finite(as_columns(found), len(updates), arrays)
+        for rate, row in zip(rates[epoch], found, strict=True):
+            updates.append(row | {"learning_rate": rate})
+        scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            news |= {f"validation_{name}": x for name, x in scores.items()}
-            if (scores["accuracy"], -scores["loss"]) > best:
-                best, kept = (scores["accuracy"], -scores["loss"]), state[:2]
-        record(history, news | {"seconds": time.perf_counter() - start}, writer)
+            chosen = -scores["loss"] if best == "loss" else scores[best]
+            if top is None or (chosen, -scores["loss"]) > top:
+                top, kept = (chosen, -scores["loss"]), nnx.clone(model)
+        scores = {f"validation_{name}": x for name, x in scores.items()}
+        epochs.append(scores | {"seconds": time.perf_counter() - start})
     if kept:
-        nnx.update(model, *kept)
+        nnx.update(model, nnx.state(kept))
     model.eval()
-    return {name: np.array(values) for name, values in history.items()}
+    return as_columns(updates) | as_columns(epochs)
 
 
 # %% [markdown] tags=["jax"]
@@ -356,14 +328,12 @@ def fit(
 #
 # | line | what it is for |
 # |---|---|
-# | `decays` | by name: dense layers and embeddings; not norms, biases, positions |
+# | `cache` | equal settings give the same optimiser, so JAX compiles once |
 # | `chain` | clips first, then AdamW; bounds from 0.5 to 10 are common |
-# | `split`, `merge` | a module to arrays, which `lax.scan` hands on, and back |
-# | `fixed` | what is no array: compiled in. Equal shapes, equal program |
-# | `dumps` | the notebook's code: redefine a function, and JAX compiles anew |
-# | `gcd` | ten updates a program, or the number that divides an epoch |
-# | `state[:2]` | arrays never change in place: the best ones need no copy |
-# | `nnx.update` | into the caller's model |
+# | `DiffState` | the gradient of what is trained: `nnx.Param`, all parameters |
+# | `ByCode` | JAX compiles anew if a cell has redefined what the loss calls |
+# | `cached_partial` | looks up the parts of model and optimiser once, not each time |
+# | `clone` | a copy, because updates change the model itself |
 
 # %% [markdown] tags=["shared"]
 # For a first try, we make 400 updates at a high rate:

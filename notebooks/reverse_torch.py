@@ -122,99 +122,107 @@ drawing("training-loop")
 
 # %% [markdown] tags=["shared"]
 # The loss is `cross_entropy` of the first chapter. From a model, inputs and labels
-# `b s` it returns the mean loss over all positions, and `{"accuracy": …}`: how often
-# the right symbol has the largest **logit**.
+# `b s` it returns the mean loss over all positions, and a dictionary of **metrics**:
+# here `{"accuracy": …}`, how often the right symbol has the largest **logit**. A loss
+# function may have other metrics, or none.
 
 # %% [markdown] tags=["torch"]
 # The optimiser of most projects is **AdamW**
 # ([`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html)): Adam that can also
 # shrink weights a little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)); only the matrices of dense layers and
-# embeddings. A *scheduler* sets the learning rate, which rises during the first
-# updates: `settings.learning_rates` has one for each.
+# 2019](https://arxiv.org/abs/1711.05101)); matrices only, not biases and norms. A
+# *scheduler* sets the learning rate of each update, as a part of the peak.
 
 
 # %% tags=["torch"]
 import math
 import time
+from copy import deepcopy
 
-from tensorboard.summary import Writer
 from tqdm import tqdm
 
 
 # %% tags=["torch", "export"]
 def make_optimizer(model, settings):
-    """AdamW that decays matrices only, and the scheduler of its learning rate."""
-    decay, keep = [], []
-    for name, param in model.named_parameters():
-        is_weight = name.rpartition(".")[2].startswith(("weight", "kernel"))
-        (decay if is_weight and param.ndim > 1 else keep).append(param)
+    """AdamW, which decays matrices only, and the scheduler of its learning rate."""
+    matrices = [param for param in model.parameters() if param.ndim > 1]
+    others = [param for param in model.parameters() if param.ndim <= 1]
     groups = [
-        {"params": decay, "weight_decay": settings.weight_decay},
-        {"params": keep, "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=1.0, fused=True)
-    rates = [*settings.learning_rates.tolist(), 0.0]  # the last: after the training
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rates.__getitem__)
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+
+    def part_of_peak(step):
+        return settings.schedule(step, settings.warmup, settings.updates)
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, part_of_peak)
 
 
 # %% [markdown] tags=["torch"]
-# An **update** is the step of the first chapter, with clipping:
+# An **update** is the step of the first chapter, with clipping. It returns what we want
+# to watch:
 
 
 # %% tags=["torch", "export"]
 def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
-    """One update, in place: its loss, accuracy and norm of the gradient, ``3``."""
+    """One update, in place: the loss, its metrics and the norm of the gradient."""
     loss, metrics = loss_fn(model, *batch)
     optimizer.zero_grad()
     loss.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()
     scheduler.step()
-    return torch.stack([loss, metrics["accuracy"], norm]).detach()
-
-
-# %% [markdown] tags=["torch"]
-# An epoch makes one for each batch, without waiting for the device:
-
-
-# %% tags=["torch", "export"]
-def train_batches(model, optimizer, scheduler, loss_fn, batches, max_grad_norm):
-    """One update for each batch: three numbers of each, ``n 3``."""
-    model.train()  # dropout on
-    found = []
-    for batch in batches:
-        numbers = update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm)
-        found.append(numbers)
-    return torch.stack(found)
+    return {"loss": loss.detach(), **metrics, "grad_norm": norm}
 
 
 # %% [markdown] tags=["shared"]
-# `evaluate` measures loss and accuracy with dropout off. A smaller batch counts less:
+# Ten updates on the same 128 sequences:
+
+# %% tags=["torch"]
+pupil = new_model()
+optimizer, scheduler = make_optimizer(pupil, settings)
+batch = [tensor(x_train[:128]), tensor(y_train[:128])]
+for _ in range(10):
+    found = update(pupil, optimizer, scheduler, cross_entropy, batch, 1.0)
+    print(f"{found['loss']:.3f}", end=" ")
+
+# %% [markdown] tags=["shared"]
+# The loss falls. Two more functions are needed. `as_columns` turns the numbers of many
+# updates into an array for each name. `evaluate` measures loss and metrics with dropout
+# off; a smaller batch counts less. (`checked`, which looks at data, and `check_finite`,
+# which stops when a loss is NaN, are in `helpers/data/checks.py`.)
+
+
+# %% tags=["shared", "export"]
+def as_columns(rows):
+    """A float64 array for each name, the loss first; a row has numbers by name."""
+    names = sorted(rows[0], key=lambda name: "loss" not in name)
+    return {name: np.array([float(row[name]) for row in rows]) for name in names}
 
 
 # %% tags=["torch", "export"]
+@torch.inference_mode()
 def score(model, loss_fn, batch):
-    """Loss and accuracy of a batch, and over how many terms they are means: ``3``."""
+    """Loss and metrics of a batch; ``"count"`` is over how many terms they are means."""
     loss, metrics = loss_fn(model, *batch)
-    count = metrics.get("count", tensor(len(batch[0])))
-    return torch.stack([loss, metrics["accuracy"], count])
+    return {"loss": loss, "count": len(batch[0]), **metrics}
 
 
 # %% tags=["torch", "export"]
 def evaluate(model, loss_fn, data, batch_size=1000):
-    """Mean loss and accuracy on arrays of NumPy, with dropout off: two numbers.
+    """Mean loss and metrics on arrays of NumPy, with dropout off: by name, a number.
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
     arrays, rows = checks.checked(model, data), []
     n_batches = math.ceil(len(arrays[0]) / batch_size)
-    with without_dropout(model), torch.inference_mode():
+    with without_dropout(model):
         for part in np.array_split(np.arange(len(arrays[0])), n_batches):
             batch = [tensor(x[part]) for x in arrays]
             rows.append(score(model, loss_fn, batch))
-    loss, accuracy, count = torch.stack(rows).double().T.cpu().numpy()
-    means = {"loss": loss, "accuracy": accuracy}
+    means = as_columns(rows)
+    count = means.pop("count")
     checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
@@ -226,26 +234,20 @@ print(
 )
 
 # %% [markdown] tags=["shared"]
-# The next function keeps the numbers of a training. (`checked`, which looks at data,
-# and `check_finite`, which stops when a loss is NaN, are in `helpers/data/checks.py`.)
+# `fit` puts them together: for each epoch, updates on all batches, then validation. It
+# keeps the weights of the epoch with the lowest loss, or with the highest value of the
+# metric that you name as `best`. (Later chapters choose their own `batches`, and change
+# each batch by `augment`.)
 
 
-# %% tags=["shared", "export"]
-def record(history, news, writer=None):
-    """Append the numbers of an epoch to a history, and to what TensorBoard reads."""
-    for name, values in news.items():
-        column = history.setdefault(name, [])
-        for value in np.atleast_1d(values).tolist():
-            if writer:
-                writer.add_scalar(name, value, len(column))
-            column.append(value)
-    if writer:
-        writer.flush()
+# %% tags=["torch", "export"]
+def augmented(loss_fn, augment):
+    """The loss of a changed batch, whose first array is for ``augment``."""
 
+    def loss_of_augmented(model, uniforms, *batch):
+        return loss_fn(model, *augment(uniforms, *batch))
 
-# %% [markdown] tags=["shared"]
-# `fit` puts them together. (Later chapters choose their own `batches`, and change each
-# batch by `augment`.)
+    return loss_of_augmented
 
 
 # %% tags=["torch", "export"]
@@ -256,69 +258,67 @@ def fit(
     settings,
     *,
     validation=None,
+    best="loss",
     batches=None,
     augment=None,
-    folder=None,
 ):
     """Train a model in place: its history, and the model with its best weights.
 
     Parameters
     ----------
-    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+    loss_fn : function ``(model, *batch) -> (loss, metrics)``
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each. Validation data, tried after each epoch,
         choose the weights that are kept; without them these are the last ones.
+    best : "loss", whose lowest value chooses, or a metric, whose highest does
     batches : function from the epoch to the rows of every update, ``n b``, or shuffled
     augment : function ``(uniforms, *batch) -> batch``
         Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    folder : str or path, where TensorBoard finds the history
 
     Returns
     -------
     dict of str to float64 array
-        Of updates ``loss``, ``accuracy``, ``grad_norm`` before clipping and
-        ``learning_rate``; of epochs ``validation_loss``, ``validation_accuracy`` and
-        ``seconds``.
+        Of updates ``loss``, metrics, ``grad_norm`` before clipping, ``learning_rate``;
+        of epochs ``validation_loss``, ``validation_`` and a metric, ``seconds``.
 
     Raises
     ------
     ValueError, FloatingPointError
         Where the data do not fit; if a loss or a gradient is not finite.
     """
-    best, kept, batches = (-math.inf, 0), None, batches or shuffled(settings)
     arrays, *_ = [checks.checked(model, x) for x in (data, validation) if x]
-    tensors = [tensor(x) for x in arrays]
+    batches = batches or shuffled(settings)
+    train_loss = augmented(loss_fn, augment) if augment else loss_fn
+    rates = settings.learning_rates.reshape(settings.epochs, -1)
+    model.train()  # dropout on
     optimizer, scheduler = make_optimizer(model, settings)
-    rates, history = settings.learning_rates.reshape(settings.epochs, -1), {}
-    writer = Writer(str(folder)) if folder else None
+    given = optimizer, scheduler, train_loss
+    updates, epochs, top, kept = [], [], None, None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, index = time.perf_counter(), batches(epoch).astype(int)
-        if not 0 <= index.min() <= index.max() < len(arrays[0]):
-            raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
-        drawn = ([x[rows] for x in tensors] for rows in tensor(index))
-        if augment:
-            uniforms = tensor(draw_uniforms(settings, epoch, index))  # n b 8
-            drawn = (augment(u, *b) for u, b in zip(uniforms, drawn, strict=True))
+        start, found, index = time.perf_counter(), [], batches(epoch)
+        uniforms = draw_uniforms(settings, epoch, index)  # n b 8
         seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
-        given = optimizer, scheduler, loss_fn, drawn, settings.max_grad_norm
         with torch.random.fork_rng(range(torch.cuda.is_available())):  # for us alone
             torch.manual_seed(int(seed[0]))  # other dropout in every epoch
-            numbers = train_batches(model, *given)
-        losses, accuracies, norms = numbers.T.cpu().numpy()  # waits for the device once
-        news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
-        checks.check_finite(news, epoch * len(index), arrays)
-        news["learning_rate"] = rates[epoch]
+            for n, rows in enumerate(index):
+                batch = [tensor(x[rows]) for x in arrays]
+                batch = [tensor(uniforms[n]), *batch] if augment else batch
+                found.append(update(model, *given, batch, settings.max_grad_norm))
+        checks.check_finite(as_columns(found), len(updates), arrays)
+        for rate, row in zip(rates[epoch], found, strict=True):
+            updates.append(row | {"learning_rate": rate})
+        scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            news |= {f"validation_{name}": x for name, x in scores.items()}
-            if (scores["accuracy"], -scores["loss"]) > best:
-                best = scores["accuracy"], -scores["loss"]
-                kept = {name: x.clone() for name, x in model.state_dict().items()}
-        record(history, news | {"seconds": time.perf_counter() - start}, writer)
+            chosen = -scores["loss"] if best == "loss" else scores[best]
+            if top is None or (chosen, -scores["loss"]) > top:
+                top, kept = (chosen, -scores["loss"]), deepcopy(model.state_dict())
+        scores = {f"validation_{name}": x for name, x in scores.items()}
+        epochs.append(scores | {"seconds": time.perf_counter() - start})
     if kept:
         model.load_state_dict(kept)
     model.eval()
-    return {name: np.array(values) for name, values in history.items()}
+    return as_columns(updates) | as_columns(epochs)
 
 
 # %% [markdown] tags=["torch"]
@@ -326,12 +326,12 @@ def fit(
 #
 # | line | what it is for |
 # |---|---|
-# | `groups` | decay for dense layers and embeddings; not norms, biases, positions |
+# | `groups` | decay for matrices; not for norms and biases |
 # | `fused=True` | updates all weights in one call |
 # | `zero_grad` | clears the gradients, because `backward` *adds* to them |
 # | `clip_grad_norm_` | after `backward`; bounds from 0.5 to 10 are common |
-# | `detach` | keeps the numbers without their graph; `item` would wait for a GPU |
-# | `clone` | a copy, because `state_dict` refers to the weights themselves |
+# | `detach` | keeps the number without its graph; `item` would wait for a GPU |
+# | `deepcopy` | a copy, because `state_dict` refers to the weights themselves |
 
 # %% [markdown] tags=["shared"]
 # For a first try, we make 400 updates at a high rate:

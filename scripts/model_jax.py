@@ -18,7 +18,7 @@ SPDX-License-Identifier: MIT
 
 import argparse
 import math
-from functools import partial, singledispatch
+from functools import cache, partial, singledispatch
 from pathlib import Path
 
 import cloudpickle
@@ -364,17 +364,19 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 # notebooks/reverse_jax.ipynb
 
 
-def make_optimizer(learning_rate, max_grad_norm, weight_decay):
-    """Clipping, then AdamW that decays matrices only."""
+@cache
+def make_optimizer(settings):
+    """Clipping, then AdamW with a schedule, which decays matrices only."""
+    rates = jnp.asarray(settings.learning_rates)
 
-    def decays(path, param):
-        """True for the matrices of layers and embeddings, False for all others."""
-        *_, name = (key.key for key in path if hasattr(key, "key"))
-        return name in ("kernel", "embedding", "weight") and param.ndim > 1
+    def schedule(step):
+        return rates[step]
 
-    mask = partial(jax.tree.map_with_path, decays)
-    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
+    def is_matrix(params):
+        return jax.tree.map(lambda param: param.ndim > 1, params)
+
+    adamw = optax.adamw(schedule, weight_decay=settings.weight_decay, mask=is_matrix)
+    return optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), adamw)
 
 
 # --------------------------------------------------------------------------------------

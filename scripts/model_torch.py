@@ -365,18 +365,19 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 def make_optimizer(model, settings):
-    """AdamW that decays matrices only, and the scheduler of its learning rate."""
-    decay, keep = [], []
-    for name, param in model.named_parameters():
-        is_weight = name.rpartition(".")[2].startswith(("weight", "kernel"))
-        (decay if is_weight and param.ndim > 1 else keep).append(param)
+    """AdamW, which decays matrices only, and the scheduler of its learning rate."""
+    matrices = [param for param in model.parameters() if param.ndim > 1]
+    others = [param for param in model.parameters() if param.ndim <= 1]
     groups = [
-        {"params": decay, "weight_decay": settings.weight_decay},
-        {"params": keep, "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=1.0, fused=True)
-    rates = [*settings.learning_rates.tolist(), 0.0]  # the last: after the training
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rates.__getitem__)
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+
+    def part_of_peak(step):
+        return settings.schedule(step, settings.warmup, settings.updates)
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, part_of_peak)
 
 
 # --------------------------------------------------------------------------------------

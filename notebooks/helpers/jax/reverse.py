@@ -2,114 +2,85 @@
 
 import math
 import time
-from functools import partial
+from functools import cache, partial
 
-import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from tensorboard.summary import Writer
 from tqdm import tqdm
 
 from helpers.data import checks
 from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
+from helpers.redefined import ByCode
 
-__all__ = "evaluate fit make_optimizer record score train_batches update".split()
-
-
-def make_optimizer(learning_rate, max_grad_norm, weight_decay):
-    """Clipping, then AdamW that decays matrices only."""
-
-    def decays(path, param):
-        """True for the matrices of layers and embeddings, False for all others."""
-        *_, name = (key.key for key in path if hasattr(key, "key"))
-        return name in ("kernel", "embedding", "weight") and param.ndim > 1
-
-    mask = partial(jax.tree.map_with_path, decays)
-    adamw = optax.adamw(learning_rate, weight_decay=weight_decay, mask=mask)
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), adamw)
+__all__ = "as_columns augmented evaluate fit make_optimizer score update".split()
 
 
-def update(state, batch, optimizer, graph, loss_fn, wrt):
-    """One update: the new state; its loss, accuracy and norm of the gradient, ``3``."""
-    params, rest, opt_state = state
+@cache
+def make_optimizer(settings):
+    """Clipping, then AdamW with a schedule, which decays matrices only."""
+    rates = jnp.asarray(settings.learning_rates)
 
-    def flat_product(x, w, _, **options):
-        out = jax.lax.dot(x.reshape(-1, x.shape[-1]), w, **options)
-        return out.reshape(*x.shape[:-1], w.shape[-1])
+    def schedule(step):
+        return rates[step]
 
-    def objective(params):
-        model = nnx.merge(graph, params, rest, copy=True)
-        for _, layer in nnx.iter_graph(model):
-            if isinstance(layer, nnx.Linear):
-                layer.dot_general = flat_product
-        loss, metrics = loss_fn(model, *batch)
-        return loss, (metrics["accuracy"], nnx.split(model, wrt, ...)[2])
+    def is_matrix(params):
+        return jax.tree.map(lambda param: param.ndim > 1, params)
 
-    gradient = jax.value_and_grad(objective, has_aux=True)
-    (loss, (accuracy, rest)), grads = gradient(params)
-    steps, opt_state = optimizer.update(grads, opt_state, params)
-    params = optax.apply_updates(params, steps)
-    numbers = jnp.stack([loss, accuracy, optax.tree.norm(grads)])
-    return (params, rest, opt_state), numbers
+    adamw = optax.adamw(schedule, weight_decay=settings.weight_decay, mask=is_matrix)
+    return optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), adamw)
 
 
-@partial(jax.jit, static_argnames="fixed")
-def train_batches(state, rates, batches, fixed):
-    """One update for each batch: the new state, and three numbers of each, ``n 3``.
-
-    Of a batch the first array is for ``augment``.
-    """
-    graph, loss_fn, augment, wrt, *limits, _ = fixed
-
-    def step(state, given):
-        rate, (uniforms, *batch) = given
-        batch = augment(uniforms, *batch) if augment else batch
-        optimizer = make_optimizer(rate, *limits)
-        return update(state, batch, optimizer, graph, loss_fn, wrt)
-
-    return jax.lax.scan(step, state, (rates, batches))
+@partial(nnx.jit, static_argnums=2)
+def update(model, optimizer, loss_fn, batch):
+    """One update, in place: the loss, its metrics and the norm of the gradient."""
+    trained = nnx.DiffState(0, optimizer.wrt)
+    gradient = nnx.value_and_grad(loss_fn, argnums=trained, has_aux=True)
+    (loss, metrics), grads = gradient(model, *batch)
+    optimizer.update(model, grads)
+    return {"loss": loss, **metrics, "grad_norm": optax.tree.norm(grads)}
 
 
-@partial(jax.jit, static_argnames=("graph", "loss_fn", "code"))
-def score(state, batch, graph, loss_fn, code):
-    """Loss and accuracy of a batch, and over how many terms they are means: ``3``."""
-    loss, metrics = loss_fn(nnx.merge(graph, state), *batch)
-    return jnp.stack([loss, metrics["accuracy"], metrics.get("count", len(batch[0]))])
+def as_columns(rows):
+    """A float64 array for each name, from a dictionary of numbers for each update."""
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+@partial(nnx.jit, static_argnums=1)
+def score(model, loss_fn, batch):
+    """Loss and metrics of a batch; ``"count"`` is over how many terms they are means."""
+    loss, metrics = loss_fn(model, *batch)
+    return {"loss": loss, "count": len(batch[0]), **metrics}
 
 
 def evaluate(model, loss_fn, data, batch_size=1000):
-    """Mean loss and accuracy on arrays of NumPy, with dropout off: two numbers.
+    """Mean loss and metrics on arrays of NumPy, with dropout off: by name, a number.
 
     A batch counts by its examples, or by a ``"count"`` among the metrics of the loss.
     """
-    arrays = checks.checked(model, data)
-    graph, state = nnx.split(without_dropout(model))
-    code = cloudpickle.dumps((graph, loss_fn))  # what a cell may define anew
-    rows, n_batches = [], math.ceil(len(arrays[0]) / batch_size)
+    arrays, rows = checks.checked(model, data), []
+    model, loss_fn = without_dropout(model), ByCode(loss_fn, nnx.graphdef(model))
+    n_batches = math.ceil(len(arrays[0]) / batch_size)
     for part in np.array_split(np.arange(len(arrays[0])), n_batches):
         batch = [tensor(x[part]) for x in arrays]
-        rows.append(score(state, batch, graph, loss_fn, code))
-    loss, accuracy, count = np.array(jax.device_get(rows), dtype=float).T
-    means = {"loss": loss, "accuracy": accuracy}
+        rows.append(score(model, loss_fn, batch))
+    means = as_columns(rows)
+    count = means.pop("count")
     checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
-def record(history, news, writer=None):
-    """Append the numbers of an epoch to a history, and to what TensorBoard reads."""
-    for name, values in news.items():
-        column = history.setdefault(name, [])
-        for value in np.atleast_1d(values).tolist():
-            if writer:
-                writer.add_scalar(name, value, len(column))
-            column.append(value)
-    if writer:
-        writer.flush()
+def augmented(loss_fn, augment):
+    """The loss of a changed batch, whose first array is for ``augment``."""
+
+    def loss_of_augmented(model, uniforms, *batch):
+        return loss_fn(model, *augment(uniforms, *batch))
+
+    return loss_of_augmented
 
 
 def fit(
@@ -119,69 +90,64 @@ def fit(
     settings,
     *,
     validation=None,
+    best="loss",
     batches=None,
     augment=None,
-    folder=None,
     wrt=nnx.Param,
 ):
     """Train a model in place: its history, and the model with its best weights.
 
     Parameters
     ----------
-    loss_fn : function ``(model, *batch) -> (loss, {"accuracy": …})``
+    loss_fn : function ``(model, *batch) -> (loss, metrics)``
     data, validation : tuples of NumPy arrays
         A batch is the same rows of each. Validation data, tried after each epoch,
         choose the weights that are kept; without them these are the last ones.
+    best : "loss", whose lowest value chooses, or a metric, whose highest does
     batches : function from the epoch to the rows of every update, ``n b``, or shuffled
     augment : function ``(uniforms, *batch) -> batch``
         Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    folder : str or path, where TensorBoard finds the history
     wrt : filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen
 
     Returns
     -------
     dict of str to float64 array
-        Of updates ``loss``, ``accuracy``, ``grad_norm`` before clipping and
-        ``learning_rate``; of epochs ``validation_loss``, ``validation_accuracy`` and
-        ``seconds``.
+        Of updates ``loss``, metrics, ``grad_norm`` before clipping, ``learning_rate``;
+        of epochs ``validation_loss``, ``validation_`` and a metric, ``seconds``.
 
     Raises
     ------
     ValueError, FloatingPointError
         Where the data do not fit; if a loss or a gradient is not finite.
     """
-    best, kept, batches = (-math.inf, 0), None, batches or shuffled(settings)
     arrays, *_ = [checks.checked(model, x) for x in (data, validation) if x]
+    batches = batches or shuffled(settings)
+    train_loss = augmented(loss_fn, augment) if augment else loss_fn
+    train_loss = ByCode(train_loss, nnx.graphdef(model))
+    rates = settings.learning_rates.reshape(settings.epochs, -1)
     model.train()  # dropout on
-    graph, params, rest = nnx.split(model, wrt, ...)
-    limits = settings.max_grad_norm, settings.weight_decay
-    code = cloudpickle.dumps((graph, loss_fn, augment))  # cells may define it anew
-    fixed = (graph, loss_fn, augment, wrt, *limits, code)
-    rates, history = settings.learning_rates.reshape(settings.epochs, -1), {}
-    state = params, rest, make_optimizer(0.0, *limits).init(params)
-    writer = Writer(str(folder)) if folder else None
+    optimizer = nnx.Optimizer(model, make_optimizer(settings), wrt=wrt)
+    step = nnx.cached_partial(update, model, optimizer)
+    updates, epochs, top, kept = [], [], None, None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, index = time.perf_counter(), batches(epoch).astype(int)
-        if not 0 <= index.min() <= index.max() < len(arrays[0]):  # JAX would not say
-            raise IndexError(f"expected rows below {len(arrays[0])}, got {index.max()}")
-        uniforms, numbers = draw_uniforms(settings, epoch, index), []  # n b 8
-        size = math.gcd(len(index), 10)  # compiled once, however many there are
-        for part in np.split(np.arange(len(index)), len(index) // size):
-            drawn = [uniforms[part], *(x[index[part]] for x in arrays)]  # size b …
-            state, found = train_batches(state, rates[epoch, part], drawn, fixed)
-            numbers.append(found)
-        losses, accuracies, norms = np.concatenate(numbers).T  # waits for the device
-        news = {"loss": losses, "accuracy": accuracies, "grad_norm": norms}
-        checks.check_finite(news, epoch * len(index), arrays)
-        news["learning_rate"] = rates[epoch]
-        nnx.update(model, *state[:2])  # the weights, and all that is not trained
+        start, found, index = time.perf_counter(), [], batches(epoch)
+        uniforms = draw_uniforms(settings, epoch, index)  # n b 8
+        for n, rows in enumerate(index):
+            batch = [tensor(x[rows]) for x in arrays]
+            batch = [tensor(uniforms[n]), *batch] if augment else batch
+            found.append(step(train_loss, batch))
+        checks.check_finite(as_columns(found), len(updates), arrays)
+        for rate, row in zip(rates[epoch], found, strict=True):
+            updates.append(row | {"learning_rate": rate})
+        scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            news |= {f"validation_{name}": x for name, x in scores.items()}
-            if (scores["accuracy"], -scores["loss"]) > best:
-                best, kept = (scores["accuracy"], -scores["loss"]), state[:2]
-        record(history, news | {"seconds": time.perf_counter() - start}, writer)
+            chosen = -scores["loss"] if best == "loss" else scores[best]
+            if top is None or (chosen, -scores["loss"]) > top:
+                top, kept = (chosen, -scores["loss"]), nnx.clone(model)
+        scores = {f"validation_{name}": x for name, x in scores.items()}
+        epochs.append(scores | {"seconds": time.perf_counter() - start})
     if kept:
-        nnx.update(model, *kept)
+        nnx.update(model, nnx.state(kept))
     model.eval()
-    return {name: np.array(values) for name, values in history.items()}
+    return as_columns(updates) | as_columns(epochs)
