@@ -79,8 +79,9 @@ encoder = Encoder(n_blocks=2, m=12, n_heads=3, f=29, rngs=nnx.Rngs(0))
 # %% tags=["shared"]
 dog, bites, man = np.eye(3, 12)  # each word has a feature of its own
 sentences = np.array([[dog, bites, man], [man, bites, dog]])  # b s m
-one, two = as_numpy(encoder(tensor(sentences)))  # s m, s m
-np.allclose(one, two[::-1], atol=1e-5)
+dog_bites, man_bites = as_numpy(encoder(tensor(sentences)))  # s m, s m
+same = np.allclose(dog_bites, man_bites[::-1], atol=1e-5)
+print("the same outputs, in another order:", same)
 
 # %% [markdown] tags=["shared"]
 # The output for *dog* is the same whether it bites or is bitten, and no later layer can
@@ -88,8 +89,8 @@ np.allclose(one, two[::-1], atol=1e-5)
 
 # %% tags=["shared", "check"]
 # Checked: each word gets the same output in both sentences
-np.testing.assert_allclose(one, two[::-1], atol=1e-5)
-assert np.abs(one[0] - one[2]).max() > 1.5
+np.testing.assert_allclose(dog_bites, man_bites[::-1], atol=1e-5)
+assert np.abs(dog_bites[0] - dog_bites[2]).max() > 1.5
 
 # %% [markdown] tags=["shared"]
 # ## Sines and cosines encode the position
@@ -117,9 +118,10 @@ def sinusoidal_positions(length, m):
 
     Source: Vaswani et al. 2017, sec. 3.5.
     """
-    i = np.arange(m)
-    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
-    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
+    omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2
+    angle = np.arange(length)[:, None] * omega  # s m/2
+    pairs = np.stack([np.sin(angle), np.cos(angle)], axis=-1)  # s m/2 2
+    return pairs.reshape(length, -1)[:, :m]  # s m; an odd m ends on a sine
 
 
 # %% tags=["shared"]
@@ -149,11 +151,11 @@ fig
 # In the left panel, the stripes at the bottom are slow hands: sines near 0, cosines
 # near 1.
 #
-# Why clocks? A plain number grows, a hand does not. A step of $t$ positions turns hand
-# $j$ by the angle $\omega_j t$, wherever it stands. So a single matrix can mean "three
-# words to the left" at every position, and the dot product of two codes depends on
-# their distance only: along a diagonal it has one colour. It is largest for the same
-# position, and falls over the first few steps.
+# Why clocks? A plain number grows, a hand does not. And a step of $t$ positions turns
+# hand $j$ by the angle $\omega_j t$, wherever it stands. A turn by a fixed angle is a
+# matrix, so one matrix can mean "three words to the left" at every position. The dot
+# product of two codes depends on their distance only: along a diagonal it has one
+# colour. It is largest for the same position, and falls over the first few steps.
 
 # %% tags=["shared", "check"]
 # Checked: a step of t positions turns hand j by omega_j t, wherever it stands
@@ -174,8 +176,7 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 # %% [markdown] tags=["shared"]
 # ## The codes are added to the input, computed or learned
 #
-# Inside a model, the table of codes is computed once and added to every input (which
-# Vaswani et al. first multiply by $\sqrt{m}$: otherwise the codes may outweigh it). The
+# Inside a model, the table of codes is computed once and added to every input. The
 # alternative is a table that is **learned** like any other parameter;
 # [BERT](https://arxiv.org/abs/1810.04805) has one. In our code, both tables end at
 # `max_length`; a longer sequence raises an error.
@@ -217,14 +218,18 @@ class LearnedPositions(nnx.Module):
 # ## Rotary positions put the distance into the scores
 #
 # A word seldom needs *position 17*, and often *the word three places back*. But with
-# added codes a score is the sum of four products: word · word, word · code, code · word
-# and code · code. The middle two depend on where the words are, and so does the last,
-# because learned matrices stand between the codes. To make only the distance count, let
-# the clocks *rotate* the words instead. **Rotary positions** ([Su et al.
-# 2021](https://arxiv.org/abs/2104.09864)) rotate pair $j$ of every query and key at
-# position $p$ by the angle $\omega_j p$ (with $d$ for $m$ in $\omega_j$); values stay
-# as they are. With $R_p$ for this rotation, the score of a query at $p$ and a key at
-# $r$ is
+# added codes a score is the sum of four products:
+#
+# * word · word knows no position;
+# * word · code and code · word depend on the position of one of the two;
+# * code · code would depend on the distance alone, if no learned matrices stood between
+#   the codes.
+#
+# To make only the distance count, let the clocks *rotate* the words instead. **Rotary
+# positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate pair $j$ of
+# every query and key at position $p$ by the angle $\omega_j p$, with $\omega_j =
+# 10000^{-2j/d}$; values stay as they are. With $R_p$ for this rotation, the score of a
+# query at $p$ and a key at $r$ is
 #
 # $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
 #
@@ -243,11 +248,10 @@ def rotary(x, offset=0):
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
     i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
-    # In float32, the angles of our short sequences are off by less than 1e-4.
     angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
-    pairs = even * cos - odd * sin, even * sin + odd * cos
+    pairs = [even * cos - odd * sin, even * sin + odd * cos]
     return jnp.stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype)  # ... s d
 
 
@@ -296,11 +300,10 @@ np.testing.assert_allclose(rotated[0, 0], query @ key, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
 # Many current models have rotary positions, for example
-# [LLaMA](https://arxiv.org/abs/2302.13971); some code pairs feature $i$ with $i + d/2$,
-# as *The Transformer of today* does, which measures what they bring a language model.
-# ([ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
-# each score instead.) In our attention layer, only the method `project` changes;
-# `offset` is for the decoder's cache.
+# [LLaMA](https://arxiv.org/abs/2302.13971). ([ALiBi](https://arxiv.org/abs/2108.12409)
+# subtracts a multiple of the distance from each score instead.) In our attention layer,
+# only the method `project` changes. (`offset` is for texts that grow, in the chapter on
+# the decoder.)
 
 
 # %% tags=["jax", "export"]
@@ -331,13 +334,163 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
+# ## The predictor maps each element to an output
+#
+# Now we can build a whole model; only its two ends are missing. At the front, words
+# must become vectors. The **id** of a token is its number in a fixed *vocabulary*, and
+# an **embedding** is a table with one row of $m$ learned numbers for each id:
+
+# %% tags=["jax"]
+vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
+tokens = ["step", "by", "step"]
+ids = np.array([[vocabulary.index(token) for token in tokens]])  # b s
+embedding = nnx.Embed(len(vocabulary), 4, rngs=nnx.Rngs(0))  # m = 4
+rows = as_numpy(embedding(tensor(ids)))  # b s m
+rows.round(1)
+
+# %% [markdown] tags=["shared"]
+# A *one-hot* vector, all zeros but a one at the id, gives the same row if it is
+# multiplied by the table; but it has as many numbers as the vocabulary has tokens. So a
+# linear layer can be an embedding, and it takes other features, too, such as those of
+# pictures. (Training brings the rows of words that are used alike close together,
+# [Mikolov et al. 2013](https://arxiv.org/abs/1301.3781).) Our model, the `Predictor`,
+# has five stages:
+#
+# 1. `embed` brings each element of the input to size $m$: ids or features.
+# 2. `positions` tells where it is; for a *set*, such as a bag of words, it is left out.
+# 3. `encoder` lets the elements exchange information.
+# 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
+# 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
+#
+# In the code, `# 1` to `# 5` mark these stages.
+
+# %% mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}} tags=["shared", "figure"]
+drawing("predictor")
+
+# %% [markdown] tags=["shared"]
+# After stage 3 we may want one vector for the whole sequence: the mean over its
+# elements, or the first one, if every sequence begins with the same **class token**
+# (BERT's `[CLS]`), which only collects. Sequences of a batch differ in length, so the
+# shorter ones are padded; `real`, `b s`, is False at the padding. No element may look
+# at it, and no mean may count it:
+
+
+# %% tags=["jax", "export"]
+def visible(mask, real):
+    """A mask that also hides the padding, where ``real`` ``b s`` is False."""
+    if real is None:
+        return mask
+    padding = real[:, None, None]  # b 1 1 k
+    return padding if mask is None else mask & padding
+
+
+def pooled(x, real, pool):
+    """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool == "mean":
+        real = jnp.ones_like(x[..., 0]) if real is None else real
+        return (x * real[..., None]).sum(1) / real.sum(1, keepdims=True)
+    return x[:, 0] if pool == "first" else x
+
+
+# %% tags=["jax", "export"]
+POSITIONS = {  # the codes that are added, and the attention of every block
+    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
+    "learned": (LearnedPositions, MultiHeadAttention),
+    "rotary": (None, RotaryAttention),
+    "none": (None, MultiHeadAttention),
+}
+
+
+# %% tags=["jax", "export"]
+class Predictor(nnx.Module):
+    """From ids ``b s`` or features ``b s i`` to outputs ``b s c``, or pooled ``b c``."""
+
+    def __init__(
+        self,
+        n_inputs,
+        m,
+        n_outputs,
+        ids=False,
+        pool=None,  # or "mean", "first"
+        positions="sinusoidal",
+        max_length=512,
+        *,
+        rngs,
+        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+    ):
+        added, attention = POSITIONS[positions]
+        self.pool, embedding = pool, nnx.Embed if ids else dense
+        self.embed = embedding(n_inputs, m, rngs=rngs)  # 1
+        self.positions = added(m, max_length, rngs=rngs) if added else None  # 2
+        self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)  # 3
+        self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
+        self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
+        self.output = dense(m, n_outputs, rngs=rngs)  # 5
+
+    def __call__(self, x, mask=None, *, real=None, return_maps=False):
+        x = self.positions(self.embed(x)) if self.positions else self.embed(x)  # b s m
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)
+        x, maps = out if return_maps else (out, None)
+        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
+        x = self.output(self.dropout(jax.nn.relu(self.hidden_norm(x))))
+        return (x, maps) if return_maps else x
+
+
+# %% [markdown] tags=["shared"]
+# Three models for three kinds of data, with random weights. The first gives three
+# scores for each word, the second two for each sentence; the third takes signals of
+# four channels.
+
+# %% tags=["jax"]
+rngs = nnx.Rngs(0)
+sizes = {"m": 12, "n_blocks": 2, "n_heads": 3, "f": 24, "rngs": rngs}
+of_words = Predictor(5, n_outputs=3, ids=True, **sizes)
+of_sentences = Predictor(5, n_outputs=2, ids=True, pool="mean", **sizes)
+of_signals = Predictor(4, n_outputs=2, pool="mean", **sizes)
+
+# %% tags=["shared"]
+pair = tensor(np.array([[3, 1, 3], [4, 2, 0]]))  # b s: "step by step", "the night"
+real = tensor(np.array([[True, True, True], [True, True, False]]))  # b s
+frames = tensor(np.random.default_rng(0).normal(size=(2, 9, 4)))  # b s i
+print("for each word:    ", of_words(pair, real=real).shape)
+print("for each sentence:", of_sentences(pair, real=real).shape)
+print("for each signal:  ", of_signals(frames).shape)
+
+# %% [markdown] tags=["shared"]
+# Follow our three words through a small, untrained model:
+
+# %% tags=["jax"]
+model = Predictor(5, 4, 2, ids=True, n_blocks=2, n_heads=2, f=16, rngs=nnx.Rngs(0))
+
+# %% tags=["shared"]
+embedded = model.embed(tensor(ids))  # b s m
+placed = model.positions(embedded)  # b s m
+encoded = model.encoder(placed)  # b s m
+
+# %% mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}} tags=["jax", "figure"]
+drawing("walk-through-jax")
+
+# %% [markdown] tags=["shared"]
+# The two rows of *step* are equal after `embed`, and differ after `positions`. After
+# the encoder, each row depends on all three tokens. (`hidden` is not drawn.)
+
+# %% tags=["shared", "check"]
+# Checked: the rows of step are equal after embed only; then each depends on all tokens
+one_hot = np.eye(5)[ids]  # b s i
+table_rows = one_hot @ to_arrays(embedding)["weight"]
+np.testing.assert_allclose(rows, table_rows, atol=1e-6)
+for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
+    assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
+night = model.encoder(model.positions(model.embed(tensor([[3, 2, 3]]))))
+assert (np.abs(as_numpy(night - encoded))[0].max(axis=-1) > 1e-3).all()
+
+# %% [markdown] tags=["shared"]
 # ## The mask acts in every layer
 #
-# Real sentences differ in length, so the shorter ones of a batch are padded. Hiding the
-# padding in the first layer is not enough: padded positions get outputs, too, and the
-# second layer would read them. So every layer gets the mask. This one hides *keys*
-# only, and its shape is `b 1 1 k`: the same for all heads and queries. It combines by
-# `&` with a causal mask, which the decoder needs:
+# Hiding the padding in the first layer is not enough: padded positions get outputs,
+# too, and the second layer would read them. So `visible` gives every layer the mask. It
+# hides *keys* only, and its shape is `b 1 1 k`: the same for all heads and queries. It
+# combines by `&` with a causal mask, which the decoder needs:
 
 # %% mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}} tags=["shared", "figure"]
 drawing("mask")
@@ -350,7 +503,7 @@ drawing("mask")
 x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
 real = np.arange(9) < np.array([[9], [6]])  # b s
 mask = real[:, None, None, :]  # b 1 1 k
-garbage = np.where(real[..., None], x, 1e15)
+garbage = np.where(real[..., None], x, 100.0)  # any number would do
 
 
 def forgetful(encoder, x, mask):
@@ -403,132 +556,19 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## The predictor maps each element to an output
-#
-# To compare the three kinds of positions, we need a whole model, and only its two ends
-# are missing. At the front, words must become vectors. The **id** of a token is its
-# number in a fixed *vocabulary*, and an **embedding** is a table with one row of $m$
-# learned numbers for each id:
-
-# %% tags=["jax"]
-vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
-tokens = ["step", "by", "step"]
-ids = [vocabulary.index(token) for token in tokens]
-embedding = nnx.Embed(len(vocabulary), 4, rngs=nnx.Rngs(0))  # m = 4
-rows = embedding(tensor(np.array([ids])))  # b s m
+# **In your own code** take rotary positions for text, as most new models do, a learned
+# table for pictures of one size, and no positions for sets.
 
 # %% [markdown] tags=["shared"]
-# Training brings the rows of words that are used alike close together ([Mikolov et al.
-# 2013](https://arxiv.org/abs/1301.3781)). A *one-hot* vector, all zeros but a one at
-# the id, gives the same row if it is multiplied by the table. So a linear layer can be
-# an embedding, and it takes other features, too, such as those of pictures. Our model,
-# the `Predictor`, has five stages:
-#
-# 1. `embed` brings each element of the input to size $m$.
-# 2. `positions` tells where it is; for a *set*, such as a bag of words, it is left out.
-# 3. `encoder` lets the elements exchange information.
-# 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
-# 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
-#
-# In the code, `# 1` to `# 5` mark these stages.
-
-# %% mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}} tags=["shared", "figure"]
-drawing("predictor")
-
-
-# %% tags=["jax", "export"]
-POSITIONS = {  # the codes that are added, and the attention of every block
-    "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
-    "learned": (LearnedPositions, MultiHeadAttention),
-    "rotary": (None, RotaryAttention),
-    "none": (None, MultiHeadAttention),
-}
-
-
-# %% tags=["jax", "export"]
-class Predictor(nnx.Module):
-    """One output vector per element: ``b s i -> b s c``; options as of ``Encoder``."""
-
-    def __init__(
-        self,
-        n_inputs,
-        m,
-        n_outputs,
-        *,
-        input_dropout=0.0,
-        positions="sinusoidal",
-        max_length=512,
-        rngs,
-        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
-    ):
-        kind, attention = POSITIONS[positions]
-        self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
-        self.embed = dense(n_inputs, m, rngs=rngs)  # 1
-        self.positions = kind(m, max_length, rngs=rngs) if kind else None  # 2
-        self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)  # 3
-        self.hidden = dense(m, m, rngs=rngs)  # 4
-        self.hidden_norm = layer_norm(m, rngs=rngs)
-        self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
-        self.output = dense(m, n_outputs, rngs=rngs)  # 5
-
-    def __call__(self, x, mask=None, *, return_maps=False):
-        x = self.embed(self.input_dropout(x))  # b s m
-        x = self.positions(x) if self.positions else x
-        encoded = self.encoder(x, mask, return_maps=return_maps)
-        x, maps = encoded if return_maps else (encoded, None)
-        x = self.dropout(jax.nn.relu(self.hidden_norm(self.hidden(x))))
-        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
-
-
-# %% [markdown] tags=["shared"]
-# Follow our three words through a small, untrained model:
-
-# %% tags=["jax"]
-model = Predictor(5, 4, 2, n_blocks=2, n_heads=2, f=16, rngs=nnx.Rngs(0))
-
-# %% tags=["shared"]
-vectors = to_arrays(embedding)["weight"]  # i m
-x = np.eye(5)[[ids]]  # b s i, one-hot
-from_arrays(model, {**to_arrays(model), "embed.weight": vectors})  # our table
-embedded = model.embed(tensor(x))  # b s m
-placed = model.positions(embedded)  # b s m
-encoded = model.encoder(placed)  # b s m
-
-# %% mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}} tags=["jax", "figure"]
-drawing("walk-through-jax")
-
-# %% [markdown] tags=["shared"]
-# The two rows of *step* are equal after `embed`, and differ after `positions`. After
-# the encoder, each row depends on all three tokens. (`hidden` is not drawn.)
-
-# %% tags=["shared", "check"]
-# Checked: the rows of step are equal after embed only; then each depends on all tokens
-np.testing.assert_allclose(as_numpy(rows), x @ vectors, atol=1e-6)
-for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
-    assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
-other = tensor(np.eye(5)[[[3, 2, 3]]])  # step night step
-replaced = model.encoder(model.positions(model.embed(other)))
-moved = np.abs(as_numpy(replaced) - as_numpy(encoded))[0].max(axis=-1)
-assert (moved > 1e-3).all()
-
-# %% [markdown] tags=["shared"]
-# ## At new positions, only rotary positions work here
+# ## Extra: At new positions, only rotary positions work here
 #
 # Which of the three kinds of positions should the model get? [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would work beyond the
 # trained lengths. We train a model of each kind on a task in which the position alone
-# decides where to look: the output is the symbol three places before; the first three
-# positions, which have none, give the first symbol. Then we test it at twice the
-# trained length.
-#
-# > **Helpers of this book**, used from here on:
-# >
-# > * `Settings(…)` holds the numbers of a training; its seed is 42. The sizes of a
-# >   model are a plain dictionary.
-# > * `fit(model, loss, data, settings)` is a training loop with Adam; the rate rises
-# >   over `warmup` updates, then falls as a cosine, and gradients are clipped to norm 1
-# >   (the next chapter builds it). `cross_entropy` is the loss of the first chapter,
-# >   here at each position.
+# decides where to look: the output is the symbol three places before. (Positions 0 to 2
+# have no such symbol; their label is the first one.) Then we test it at twice the
+# trained length. (The training loop, `fit`, is built in the next chapter;
+# chapter](reverse_jax.ipynb); `cross_entropy` is the loss of the first.
 
 # %% tags=["shared"]
 settings = Settings(
@@ -539,9 +579,15 @@ settings = Settings(
     warmup=50,
 )
 length, n_symbols = 16, 10
-sizes = {"n_inputs": n_symbols, "n_outputs": n_symbols, "max_length": 2 * length}
-sizes |= {"n_blocks": 1, "n_heads": 1}  # each position has to look at one other
-sizes |= {"m": 32, "f": 64}  # there is little to remember
+sizes = {
+    "n_inputs": n_symbols,
+    "n_outputs": n_symbols,
+    "max_length": 2 * length,
+    "n_blocks": 1,
+    "n_heads": 1,  # each position has to look at one other
+    "m": 32,
+    "f": 64,  # there is little to remember
+}
 
 
 # %% tags=["shared"]
@@ -549,8 +595,8 @@ def shifted(n, length, seed):
     """Random sequences ``b s i``; labels ``b s``: the symbols three places before."""
     rng = np.random.default_rng(seed)
     x = rng.integers(n_symbols, size=(n, length), dtype=np.int32)  # b s
-    before = np.maximum(np.arange(length) - 3, 0)
-    return np.eye(n_symbols)[x], np.ascontiguousarray(x[:, before])
+    labels = np.hstack([x[:, :1], x[:, :1], x[:, :1], x[:, :-3]])
+    return np.eye(n_symbols)[x], labels
 
 
 # %% tags=["jax"]
@@ -577,7 +623,7 @@ for kind, model in models.items():
 new = {kind: accuracy[length:].mean() for kind, accuracy in far.items()}
 
 # %% mystnb={"image": {"alt": "Accuracy at each position of sequences of 32, with the 16 trained positions shaded: the learned line is at one over the shaded part and drops at once to one tenth, the level of guessing; the sinusoidal line falls off at the end of the shaded part and stays near this level; the rotary line is at one from position 3 to the end; a dot marks its position 0; how far it drops there depends on the initial weights."}} tags=["shared", "figure"]
-title = "Past the 16 trained positions (shaded), only rotary works"
+title = "Here, past the 16 trained positions (shaded), only rotary works"
 lines = {name: (np.arange(32), y) for name, y in far.items()}
 fig = plots.curves({title: lines}, x="position", y="accuracy", size=(6.2, 3.2))
 fig.axes[0].set_ylim(0, 1.05)
@@ -596,12 +642,13 @@ say(table(["accuracy", *models], *lines) + "\n\n" + guess)
 # Why? Training never reached the rows 16 to 31 of the learned table: they are still
 # random. Sinusoids have values there, and a matrix that means "three places to the
 # left" everywhere exists. But training on 16 positions need not find that matrix, and
-# the slow hands now reach angles that the layers have never seen. With rotary
+# probably the slow hands now reach angles that the layers have never seen. With rotary
 # positions, this step is built in: it is the same rotation everywhere.
 #
 # But this is one block, one task and one seed of each kind. And even here, rotary
-# positions have a weak point: position 0, which must look at itself, had 15 keys on its
-# right in training, and now has 31.
+# positions have a weak point: positions 0, 1 and 2 must look nearer than three places
+# back. Position 0, which must look at itself, had 15 keys on its right in training, and
+# now has 31.
 
 # %% tags=["shared", "say"]
 say(
@@ -612,7 +659,7 @@ say(
 )
 
 # %% tags=["shared", "check"]
-# Checked: all kinds learn the trained positions, and only rotary works at new ones
+# Checked: in this run all kinds learn the trained positions, only rotary new ones
 assert (train[1][:, 3:] == train[0].argmax(-1)[:, :-3]).all()
 assert min(near.values()) > 0.99
 assert far["rotary"][3:].min() > 0.9
@@ -626,10 +673,6 @@ before = to_arrays(new_model("learned"))["positions.table"]
 after = to_arrays(models["learned"])["positions.table"]
 np.testing.assert_array_equal(after[16:], before[16:])
 assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
-
-# %% [markdown] tags=["shared"]
-# **In your own code** take rotary positions for text, as most new models do, a learned
-# table for pictures of one size, and no positions for sets.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The slow hands say little about short texts
@@ -836,9 +879,8 @@ assert check("positions.rotary", my_rotary)
 # * Without positions an encoder ignores order.
 # * Sinusoidal and learned codes are added to the input; rotary positions turn queries
 #   and keys, so that the score depends only on the distance.
-# * The predictor is embedding, positions, encoder and a small net: one output for each
-#   element.
-# * In our run, where the distance decides, only rotary positions work at new positions.
+# * The predictor is embedding, positions, encoder and a small net. It takes ids or
+#   features, and gives one output for each element, or one for the sequence.
 # * A padding mask hides keys, in every layer.
 
 # %% [markdown] tags=["jax"]

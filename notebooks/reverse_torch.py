@@ -173,7 +173,8 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
     norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()
     scheduler.step()
-    return {"loss": loss.detach(), **metrics, "grad_norm": norm}
+    numbers = {"loss": loss, **metrics, "grad_norm": norm}
+    return {name: torch.as_tensor(x).detach() for name, x in numbers.items()}
 
 
 # %% [markdown] tags=["shared"]
@@ -330,7 +331,7 @@ def fit(
 # | `fused=True` | updates all weights in one call |
 # | `zero_grad` | clears the gradients, because `backward` *adds* to them |
 # | `clip_grad_norm_` | after `backward`; bounds from 0.5 to 10 are common |
-# | `detach` | keeps the number without its graph; `item` would wait for a GPU |
+# | `detach` | keeps numbers without their graph; `item` would wait for a GPU |
 # | `deepcopy` | a copy, because `state_dict` refers to the weights themselves |
 
 # %% [markdown] tags=["shared"]

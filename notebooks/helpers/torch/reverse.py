@@ -45,8 +45,9 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
 
 
 def as_columns(rows):
-    """A float64 array for each name, from a dictionary of numbers for each update."""
-    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+    """A float64 array for each name, the loss first; a row has numbers by name."""
+    names = sorted(rows[0], key=lambda name: "loss" not in name)
+    return {name: np.array([float(row[name]) for row in rows]) for name in names}
 
 
 @torch.inference_mode()
