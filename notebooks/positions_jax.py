@@ -568,7 +568,7 @@ say(
 # decides where to look: the output is the symbol three places before. (Positions 0 to 2
 # have no such symbol; their label is the first one.) Then we test it at twice the
 # trained length. (The training loop, `fit`, is built in the next chapter;
-# chapter](reverse_jax.ipynb); `cross_entropy` is the loss of the first.
+# `cross_entropy` is the loss of the first one.)
 
 # %% tags=["shared"]
 settings = Settings(

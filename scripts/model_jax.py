@@ -298,9 +298,10 @@ def sinusoidal_positions(length, m):
 
     Source: Vaswani et al. 2017, sec. 3.5.
     """
-    i = np.arange(m)
-    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
-    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
+    omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2
+    angle = np.arange(length)[:, None] * omega  # s m/2
+    pairs = np.stack([np.sin(angle), np.cos(angle)], axis=-1)  # s m/2 2
+    return pairs.reshape(length, -1)[:, :m]  # s m; an odd m ends on a sine
 
 
 class SinusoidalPositions(nnx.Module):
@@ -336,11 +337,10 @@ def rotary(x, offset=0):
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
     i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
-    # In float32, the angles of our short sequences are off by less than 1e-4.
     angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
-    pairs = even * cos - odd * sin, even * sin + odd * cos
+    pairs = [even * cos - odd * sin, even * sin + odd * cos]
     return jnp.stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype)  # ... s d
 
 

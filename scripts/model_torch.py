@@ -295,9 +295,10 @@ def sinusoidal_positions(length, m):
 
     Source: Vaswani et al. 2017, sec. 3.5.
     """
-    i = torch.arange(m, dtype=torch.float64)
-    angle = torch.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
-    return torch.where(i % 2 == 0, angle.sin(), angle.cos())
+    omega = 10000 ** (-torch.arange(0, m, 2, dtype=torch.float64) / m)  # m/2
+    angle = torch.arange(length)[:, None] * omega  # s m/2
+    pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)  # s m/2 2
+    return pairs.flatten(1)[:, :m]  # s m; an odd m ends on a sine
 
 
 class SinusoidalPositions(nn.Module):
@@ -336,11 +337,10 @@ def rotary(x, offset=0):
         raise ValueError(f"expected pairs of features, got d = {d}")
     i = torch.arange(0, d, 2, dtype=torch.float32, device=x.device)
     positions = offset + torch.arange(s, dtype=torch.float32, device=x.device)
-    # In float32, the angles of our short sequences are off by less than 1e-4.
     angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = angle.sin(), angle.cos()
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
-    pairs = even * cos - odd * sin, even * sin + odd * cos
+    pairs = [even * cos - odd * sin, even * sin + odd * cos]
     return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)  # ... s d
 
 

@@ -11,7 +11,7 @@ from helpers.jax.encoder import Encoder, layer_norm
 
 __all__ = (
     "LearnedPositions POSITIONS Predictor RotaryAttention "
-    "SinusoidalPositions rotary sinusoidal_positions"
+    "SinusoidalPositions pooled rotary sinusoidal_positions visible"
 ).split()
 
 
@@ -20,9 +20,10 @@ def sinusoidal_positions(length, m):
 
     Source: Vaswani et al. 2017, sec. 3.5.
     """
-    i = np.arange(m)
-    angle = np.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
-    return np.where(i % 2 == 0, np.sin(angle), np.cos(angle))
+    omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2
+    angle = np.arange(length)[:, None] * omega  # s m/2
+    pairs = np.stack([np.sin(angle), np.cos(angle)], axis=-1)  # s m/2 2
+    return pairs.reshape(length, -1)[:, :m]  # s m; an odd m ends on a sine
 
 
 class SinusoidalPositions(nnx.Module):
@@ -58,11 +59,10 @@ def rotary(x, offset=0):
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
     i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
-    # In float32, the angles of our short sequences are off by less than 1e-4.
     angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
-    pairs = even * cos - odd * sin, even * sin + odd * cos
+    pairs = [even * cos - odd * sin, even * sin + odd * cos]
     return jnp.stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype)  # ... s d
 
 
@@ -74,6 +74,22 @@ class RotaryAttention(MultiHeadAttention):
         return rotary(q, offset), rotary(k, offset), v
 
 
+def visible(mask, real):
+    """A mask that also hides the padding, where ``real`` ``b s`` is False."""
+    if real is None:
+        return mask
+    padding = real[:, None, None]  # b 1 1 k
+    return padding if mask is None else mask & padding
+
+
+def pooled(x, real, pool):
+    """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool == "mean":
+        real = jnp.ones_like(x[..., 0]) if real is None else real
+        return (x * real[..., None]).sum(1) / real.sum(1, keepdims=True)
+    return x[:, 0] if pool == "first" else x
+
+
 POSITIONS = {  # the codes that are added, and the attention of every block
     "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
     "learned": (LearnedPositions, MultiHeadAttention),
@@ -83,34 +99,34 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 class Predictor(nnx.Module):
-    """One output vector per element: ``b s i -> b s c``; options as of ``Encoder``."""
+    """From ids ``b s`` or features ``b s i`` to outputs ``b s c``, or pooled ``b c``."""
 
     def __init__(
         self,
         n_inputs,
         m,
         n_outputs,
-        *,
-        input_dropout=0.0,
+        ids=False,
+        pool=None,  # or "mean", "first"
         positions="sinusoidal",
         max_length=512,
+        *,
         rngs,
         **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
     ):
-        kind, attention = POSITIONS[positions]
-        self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
-        self.embed = dense(n_inputs, m, rngs=rngs)  # 1
-        self.positions = kind(m, max_length, rngs=rngs) if kind else None  # 2
+        added, attention = POSITIONS[positions]
+        self.pool, embedding = pool, nnx.Embed if ids else dense
+        self.embed = embedding(n_inputs, m, rngs=rngs)  # 1
+        self.positions = added(m, max_length, rngs=rngs) if added else None  # 2
         self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)  # 3
-        self.hidden = dense(m, m, rngs=rngs)  # 4
-        self.hidden_norm = layer_norm(m, rngs=rngs)
+        self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
         self.output = dense(m, n_outputs, rngs=rngs)  # 5
 
-    def __call__(self, x, mask=None, *, return_maps=False):
-        x = self.embed(self.input_dropout(x))  # b s m
-        x = self.positions(x) if self.positions else x
-        encoded = self.encoder(x, mask, return_maps=return_maps)
-        x, maps = encoded if return_maps else (encoded, None)
-        x = self.dropout(jax.nn.relu(self.hidden_norm(self.hidden(x))))
-        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
+    def __call__(self, x, mask=None, *, real=None, return_maps=False):
+        x = self.positions(self.embed(x)) if self.positions else self.embed(x)  # b s m
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)
+        x, maps = out if return_maps else (out, None)
+        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
+        x = self.output(self.dropout(jax.nn.relu(self.hidden_norm(x))))
+        return (x, maps) if return_maps else x

@@ -9,7 +9,7 @@ from helpers.torch.encoder import Encoder
 
 __all__ = (
     "LearnedPositions POSITIONS Predictor RotaryAttention "
-    "SinusoidalPositions rotary sinusoidal_positions"
+    "SinusoidalPositions pooled rotary sinusoidal_positions visible"
 ).split()
 
 
@@ -18,9 +18,10 @@ def sinusoidal_positions(length, m):
 
     Source: Vaswani et al. 2017, sec. 3.5.
     """
-    i = torch.arange(m, dtype=torch.float64)
-    angle = torch.arange(length)[:, None] / 10000 ** ((i - i % 2) / m)  # s m
-    return torch.where(i % 2 == 0, angle.sin(), angle.cos())
+    omega = 10000 ** (-torch.arange(0, m, 2, dtype=torch.float64) / m)  # m/2
+    angle = torch.arange(length)[:, None] * omega  # s m/2
+    pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)  # s m/2 2
+    return pairs.flatten(1)[:, :m]  # s m; an odd m ends on a sine
 
 
 class SinusoidalPositions(nn.Module):
@@ -59,11 +60,10 @@ def rotary(x, offset=0):
         raise ValueError(f"expected pairs of features, got d = {d}")
     i = torch.arange(0, d, 2, dtype=torch.float32, device=x.device)
     positions = offset + torch.arange(s, dtype=torch.float32, device=x.device)
-    # In float32, the angles of our short sequences are off by less than 1e-4.
     angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
     sin, cos = angle.sin(), angle.cos()
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
-    pairs = even * cos - odd * sin, even * sin + odd * cos
+    pairs = [even * cos - odd * sin, even * sin + odd * cos]
     return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)  # ... s d
 
 
@@ -75,6 +75,22 @@ class RotaryAttention(MultiHeadAttention):
         return rotary(q, offset), rotary(k, offset), v
 
 
+def visible(mask, real):
+    """A mask that also hides the padding, where ``real`` ``b s`` is False."""
+    if real is None:
+        return mask
+    padding = real[:, None, None]  # b 1 1 k
+    return padding if mask is None else mask & padding
+
+
+def pooled(x, real, pool):
+    """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool == "mean":
+        real = torch.ones_like(x[..., 0]) if real is None else real
+        return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+    return x[:, 0] if pool == "first" else x
+
+
 POSITIONS = {  # the codes that are added, and the attention of every block
     "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
     "learned": (LearnedPositions, MultiHeadAttention),
@@ -84,34 +100,35 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 class Predictor(nn.Module):
-    """One output vector per element: ``b s i -> b s c``; options as of ``Encoder``."""
+    """From ids ``b s`` or features ``b s i`` to outputs ``b s c``, or pooled ``b c``."""
 
     def __init__(
         self,
         n_inputs,
         m,
         n_outputs,
-        *,
-        input_dropout=0.0,
+        ids=False,
+        pool=None,  # or "mean", "first"
         positions="sinusoidal",
         max_length=512,
         **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
     ):
         super().__init__()
-        kind, attention = POSITIONS[positions]
-        self.input_dropout = nn.Dropout(input_dropout)
-        self.embed = dense(n_inputs, m)  # 1
-        self.positions = kind(m, max_length) if kind else None  # 2
+        added, attention = POSITIONS[positions]
+        self.pool = pool
+        self.embed = nn.Embedding(n_inputs, m) if ids else dense(n_inputs, m)  # 1
+        self.positions = added(m, max_length) if added else nn.Identity()  # 2
         self.encoder = Encoder(m=m, attention=attention, **options)  # 3
-        self.hidden = dense(m, m)  # 4
-        self.hidden_norm = nn.LayerNorm(m)
+        self.hidden, self.hidden_norm = dense(m, m), nn.LayerNorm(m)  # 4
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
         self.output = dense(m, n_outputs)  # 5
 
-    def forward(self, x, mask=None, *, return_maps=False):
-        x = self.embed(self.input_dropout(x.to(self.embed.weight.dtype)))  # b s m
-        x = self.positions(x) if self.positions else x
-        encoded = self.encoder(x, mask, return_maps=return_maps)
-        x, maps = encoded if return_maps else (encoded, None)
-        x = self.dropout(torch.relu(self.hidden_norm(self.hidden(x))))
-        return (self.output(x), maps) if return_maps else self.output(x)  # b s c
+    def forward(self, x, mask=None, *, real=None, return_maps=False):
+        is_table = isinstance(self.embed, nn.Embedding)
+        x = self.embed(x if is_table else x.to(self.embed.weight.dtype))  # b s m
+        mask = visible(mask, real)
+        out = self.encoder(self.positions(x), mask, return_maps=return_maps)
+        x, maps = out if return_maps else (out, None)
+        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
+        x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))
+        return (x, maps) if return_maps else x

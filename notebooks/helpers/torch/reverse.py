@@ -41,7 +41,8 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
     norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()
     scheduler.step()
-    return {"loss": loss.detach(), **metrics, "grad_norm": norm}
+    numbers = {"loss": loss, **metrics, "grad_norm": norm}
+    return {name: torch.as_tensor(x).detach() for name, x in numbers.items()}
 
 
 def as_columns(rows):
