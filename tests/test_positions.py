@@ -159,10 +159,45 @@ def test_jax_builds_a_model_with_sinusoids_under_jit():
 
 
 @on_both_sides
-def test_dropout_is_on_the_inputs_in_every_branch_and_before_the_output(side):
-    rates = {"input_dropout": 0.2, "dropout": 0.4}
-    model = side.build("Predictor", 5, 12, 3, **SIZES, **rates)
+def test_dropout_is_in_every_branch_and_before_the_output(side):
+    model = side.build("Predictor", 5, 12, 3, **SIZES, dropout=0.4)
     found = side.rates(model)
-    assert found.pop("input_dropout") == 0.2
     assert found.pop("dropout") == 0.4
     assert len(found) == 4 and {*found.values()} == {0.4}  # two in each block
+
+
+@on_both_sides
+@pytest.mark.parametrize("pool", ["mean", "first", None])
+@pytest.mark.parametrize("ids", [False, True])
+def test_padding_changes_no_output_and_is_in_no_mean(side, ids, pool):
+    """A padded sequence has the outputs that it has alone, of ids and of features."""
+    model = side.build("Predictor", 5, 12, 3, ids=ids, pool=pool, **SIZES)
+    x = np.random.default_rng(0).integers(5, size=(B, S)) if ids else draw(B, S, 5)
+    real = np.arange(S) < np.array([[S], [7]])
+    out = as_numpy(model(side.tensor(x), real=side.tensor(real)))
+    assert out.shape == ((B, S, 3) if pool is None else (B, 3))
+    alone = as_numpy(model(side.tensor(x[1:, :7])))[0]
+    assert_close(out[1][:7] if pool is None else out[1], alone)
+    causal = side.tensor(np.tri(S, dtype=bool))
+    both = model(side.tensor(x), causal, real=side.tensor(real))
+    cut = model(side.tensor(x[1:, :7]), side.tensor(np.tri(7, dtype=bool)))
+    assert_close(as_numpy(both)[1][:7] if pool is None else both[1], as_numpy(cut)[0])
+
+
+@on_both_sides
+def test_ids_and_one_hot_features_give_the_same_outputs(side):
+    """A linear layer of one-hot vectors is a table; the mean is over all elements."""
+    ids = np.random.default_rng(0).integers(5, size=(B, S))
+    found = []
+    for kind, x in ((True, ids), (False, np.eye(5)[ids])):
+        model = side.build("Predictor", 5, 12, 3, ids=kind, pool="mean", **SIZES)
+        arrays = to_arrays(model) if kind else arrays | {"embed.bias": np.zeros(12)}
+        from_arrays(model, arrays)
+        found.append(as_numpy(model(side.tensor(x))))
+    assert_close(*found)
+    every = side.build("Predictor", 5, 12, 3, **SIZES)
+    from_arrays(every, arrays)
+    vectors = as_numpy(every.encoder(every.positions(every.embed(side.tensor(x)))))
+    hidden = every.hidden(side.tensor(vectors.mean(axis=1)))
+    relu = np.maximum(as_numpy(every.hidden_norm(hidden)), 0)
+    assert_close(every.output(side.tensor(relu)), found[0])
