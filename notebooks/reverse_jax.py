@@ -55,12 +55,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers import Settings, as_numpy, check, from_arrays, to_arrays
+from helpers import ByCode, Settings, as_numpy, check, from_arrays, to_arrays
 from helpers.data import checks
 from helpers.data.sequences import draw_uniforms, one_hot, reverse_data, shuffled
 from helpers.jax import Predictor, cross_entropy, dense, tensor
 from helpers.jax.encoder import attention_maps, without_dropout
-from helpers.redefined import ByCode
 from helpers.show import download_link, drawing, plots, say, viewer
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -109,7 +108,11 @@ def new_model(seed=42, **changes):
 # %% tags=["shared"]
 model = new_model()
 settings = Settings(
-    n_train=50_000, batch_size=128, epochs=4, learning_rate=1e-3, warmup=50
+    n_train=50_000,  # too many to memorise: no dropout, no weight decay
+    batch_size=128,  # steady gradients, and many updates
+    epochs=4,  # until no mistake is left
+    learning_rate=1e-3,
+    warmup=50,  # one eighth of the first epoch
 )
 
 # %% [markdown] tags=["shared"]
@@ -190,10 +193,9 @@ for _ in range(10):
     print(f"{found['loss']:.3f}", end=" ")
 
 # %% [markdown] tags=["shared"]
-# The loss falls. Two more functions are needed. `as_columns` turns the numbers of many
-# updates into an array for each name. `evaluate` measures loss and metrics with dropout
-# off; a smaller batch counts less. (`checked`, which looks at data, and `check_finite`,
-# which stops when a loss is NaN, are in `helpers/data/checks.py`.)
+# The loss falls. `as_columns` makes an array for each name of the numbers of many
+# updates. `evaluate` measures with dropout off; a smaller batch counts less. (`checked`
+# looks at data, `check_finite` stops at NaN; see `helpers/data/checks.py`.)
 
 
 # %% tags=["shared", "export"]
@@ -206,7 +208,7 @@ def as_columns(rows):
 # %% tags=["jax", "export"]
 @partial(nnx.jit, static_argnums=1)
 def score(model, loss_fn, batch):
-    """Loss and metrics of a batch; ``"count"`` is over how many terms they are means."""
+    """Loss and metrics of a batch; ``"count"``: over how many terms they are means."""
     loss, metrics = loss_fn(model, *batch)
     return {"loss": loss, "count": len(batch[0]), **metrics}
 
@@ -609,78 +611,105 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, write the usual loop
 #
-# The two strands of DNA are read in opposite directions: the second is the first one
-# reversed, with A and T exchanged, and C and G (the *reverse complement*). Sequences
-# need a **vocabulary**, the list of their symbols:
+# Most data differ from our digits: sequences have several lengths, and one label each.
+# For example DNA, before many genes, has the letters TATA (a *TATA box*). Does a strand
+# contain them? Your data need a **vocabulary**, the list of their symbols, and padding:
 
 # %% tags=["shared"]
 number = {symbol: i for i, symbol in enumerate("ACGT")}  # the vocabulary
 draw = np.random.default_rng(0)  # your sequences; here random ones
-strands = ["".join(draw.choice([*"ACGT"], 16)) for _ in range(7000)]
+strands = ["".join(draw.choice([*"ACGT"], draw.integers(8, 25))) for _ in range(7400)]
+for i in range(0, 7400, 2):  # every second one gets the letters somewhere
+    at = draw.integers(len(strands[i]) - 3)
+    strands[i] = strands[i][:at] + "TATA" + strands[i][at + 4 :]
+labels = np.array(["TATA" in strand for strand in strands]).astype(int)  # b
 
 
-def encoded(strands):
-    """Inputs ``b s i`` and labels ``b s`` of strands of one length."""
-    ids = np.array([[number[symbol] for symbol in strand] for strand in strands])
-    labels = 3 - ids[:, ::-1]  # exchanges A (0) and T (3), C (1) and G (2)
-    return one_hot(ids, 4), np.ascontiguousarray(labels)
+def as_arrays(strands):
+    """Ids ``b s``, zero at the padding, and which are real ``b s``."""
+    lengths = np.array([len(strand) for strand in strands])
+    real = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.zeros(real.shape, dtype=int)
+    ids[real] = [number[symbol] for symbol in "".join(strands)]
+    return ids, real
 
+
+own = [*as_arrays(strands), labels]
+own_train, own_test = [x[:6400] for x in own], [x[6400:] for x in own]
 
 # %% [markdown] tags=["shared"]
-# To work without our helpers, copy the cells of this loop, and what it imports: from
-# earlier chapters, and the files `settings.py`, `data/checks.py` and
-# `data/sequences.py`. Here the matrices decay a little:
+# The loss has two new arguments of our model, `real` and, when it is built, `pool`. The
+# loop is the whole training, without validation:
+
+
+# %% tags=["jax"]
+def label_loss(model, ids, real, labels):
+    """Cross-entropy and accuracy of one label for each sequence: ``b s, b s, b``."""
+    logits = model(ids, real=real)  # b c
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)  # b
+    return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
+
+
+# %% tags=["jax"]
+own_sizes = {"ids": True, "pool": "mean", "positions": "rotary", "norm_first": True}
+own_sizes |= {"n_blocks": 2, "n_heads": 4, "f": 64}
+finder = Predictor(4, 32, 2, **own_sizes, rngs=nnx.Rngs(1))
+rate = optax.linear_schedule(3e-3 / 20, 3e-3, 20)  # from, to, updates
+adamw = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.1))
+optimizer = nnx.Optimizer(finder, adamw, wrt=nnx.Param)
+step = nnx.jit(nnx.value_and_grad(label_loss, has_aux=True))
+finder.train()
+for rows in draw.integers(6400, size=(400, 64)):  # 400 updates, each of 64 strands
+    batch = [tensor(x[rows]) for x in own_train]
+    (loss, metrics), grads = step(finder, *batch)
+    optimizer.update(finder, grads)
+finder.eval()
+print(f"in the last update: loss {loss:.2f}, accuracy {metrics['accuracy']:.0%}")
+
+# %% [markdown] tags=["shared"]
+# As always, we ask what a method without a Transformer can do: logistic regression that
+# knows how often each letter occurs.
 
 # %% tags=["shared"]
-complement = new_model(seed=1, n_inputs=4, n_outputs=4)
-own, held_out = encoded(strands[:6400]), encoded(strands[6400:])
-own_settings = Settings(
-    n_train=6400,
-    batch_size=64,
-    epochs=4,
-    learning_rate=3e-3,
-    warmup=20,
-    weight_decay=0.1,
-)
-fit(complement, cross_entropy, own, own_settings, validation=held_out)
+from sklearn.linear_model import LogisticRegression
 
-strand = "GATTACAGATTACAGA"  # none of those
-inputs, labels = encoded([strand])
-written = as_numpy(complement(tensor(inputs))).argmax(-1)[0]
-print(strand, "->", "".join("ACGT"[i] for i in written))
+counts = np.array([[strand.count(symbol) for symbol in "ACGT"] for strand in strands])
+simple = LogisticRegression(max_iter=1000).fit(counts[:6400], labels[:6400])
+by_counts = simple.score(counts[6400:], labels[6400:])
+by_model = evaluate(finder, label_loss, own_test)["accuracy"]
+print(f"of 1,000 new strands: model {by_model:.1%}, letter counts {by_counts:.1%}")
 
 # %% tags=["shared", "check"]
-# Checked: labels spell the reverse complement, and the model writes it for new strands
-spelled = "".join("ACGT"[i] for i in labels[0])
-assert spelled == "TCTGTAATCTGTAATC" and (written == labels[0]).all()
-assert not {strand, *strands[6400:]} & {*strands[:6400]}
-size = own_settings.batch_size
-assert evaluate(complement, cross_entropy, held_out, size)["accuracy"] > 0.98
+# Checked: the model finds the letters, also in strands of other lengths in a batch
+assert by_model > 0.9 > 0.8 > by_counts
+for strand in ("GATTATACAG", "GATTACAGATTACAGATT"):
+    logits = finder(*map(tensor, as_arrays([strand])[:1]))
+    assert as_numpy(logits)[0].argmax() == ("TATA" in strand)
 
 # %% [markdown] tags=["jax"]
-# Most projects make this update, and later chapters refer to it; but most compile a
-# single one, and loop over batches in Python. [Your own data](data_jax.ipynb) adds a
-# loader, [When training fails](debugging_jax.ipynb) accumulated gradients and half
-# precision.
+# With `fit(finder, label_loss, own_train, settings, validation=…, best="accuracy")` the
+# loop has validation, too, and later chapters use that. To take all of it along, there
+# is one file without our helpers: `predictor_jax.py`, in the folder `scripts` of the
+# repository. [Your own data](data_jax.ipynb) adds a loader, [When training
+# fails](debugging_jax.ipynb) accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
-# Strands of several lengths need padding (see the extra on any length). Why our
-# settings for the digits are as they are, and what to try first for a task of your own:
+# What to try first for a task of your own:
 #
-# | setting | why here | try first |
-# |---|---|---|
-# | `n_train` | too many to memorise | all that you have |
-# | `batch_size` | steady gradients, many updates | 32 to 256 |
-# | `epochs` | until no mistake is left | while the validation loss falls |
-# | `learning_rate` | cautious | 3e-4 to 1e-3 |
-# | `warmup` | one eighth of the first epoch | a twentieth of all updates |
-# | `weight_decay` | none: nothing to memorise | 0.1 |
-# | `max_grad_norm` | 1: limits the harm of one bad batch | 1 |
-# | `n_blocks` | each output needs one look | 2 to 6 |
-# | `n_heads` | one map to read | heads of 64 features |
-# | `m` | enough for ten symbols | 128 to 768 |
-# | `f` | twice m | four times m |
-# | `dropout` | none: nothing to memorise | 0.1; 0.3 if data are few |
+# | setting | try first |
+# |---|---|
+# | `n_train` | all that you have |
+# | `batch_size` | 32 to 256 |
+# | `epochs` | while the validation loss falls |
+# | `learning_rate` | 3e-4 to 1e-3; small models bear more |
+# | `warmup` | a twentieth of all updates |
+# | `weight_decay` | 0.1 |
+# | `max_grad_norm` | 1 |
+# | `n_blocks` | 2 to 6 |
+# | `n_heads` | heads of 64 features |
+# | `m` | 128 to 768 |
+# | `f` | four times m |
+# | `dropout` | 0.1; 0.3 if data are few |
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The neighbours get weight because their codes are similar
@@ -907,16 +936,22 @@ np.testing.assert_allclose(new[:, :-1], outputs[:1000, :-1], atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## Extra: A run can be watched, kept and repeated
 #
-# With a `folder`, `fit` writes its numbers for TensorBoard: `tensorboard --logdir
-# runs`, called beside this notebook, draws the curves of all runs, also while they
-# train:
+# TensorBoard draws curves of all runs in a folder: `tensorboard --logdir runs`, called
+# beside this notebook. `add_scalar` writes a number; in a loop of your own you call it
+# while the model trains.
 
 # %% tags=["shared"]
+from tensorboard.summary import Writer
+
 brief = Settings(
     n_train=100 * 128, batch_size=128, epochs=2, learning_rate=3e-3, warmup=10
 )
-options = {"folder": "runs/brief"}
-watched = fit(new_model(seed=1), cross_entropy, data["train"], brief, **options)
+watched = fit(new_model(seed=1), cross_entropy, data["train"], brief)
+writer = Writer("runs/brief")
+for name, values in watched.items():
+    for n, value in enumerate(values.tolist()):
+        writer.add_scalar(name, value, n + 1)
+writer.flush()
 
 # %% [markdown] tags=["jax"]
 # All that the model has learned fits into one small file, which both frameworks read.
@@ -936,6 +971,56 @@ download_link(model, f"reverse_{framework}.safetensors")
 repeated = fit(new_model(seed=1), cross_entropy, data["train"], brief)
 gap = abs(repeated["loss"] - watched["loss"]).max()
 print(f"loss at the end: {watched['loss'][-1]:.2f}; largest difference: {gap:g}")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The same training, by another loop
+
+# %% [markdown] tags=["jax"]
+# `fit` calls a compiled update again and again, and each call costs a few milliseconds
+# in Python. [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html)
+# makes a whole epoch one program, which hands the state from update to update: the
+# same, faster for small models. All batches of the epoch must be on the device.
+
+
+# %% tags=["jax"]
+pupil = new_model(seed=1)
+optimizer = nnx.Optimizer(pupil, make_optimizer(brief), wrt=nnx.Param)
+graph, state = nnx.split((pupil, optimizer))
+print(len(jax.tree.leaves(state)), "arrays go from update to update")
+
+# %% tags=["jax"]
+rows = shuffled(brief)(0)  # n b, of the first epoch
+batches = [tensor(x[rows]) for x in data["train"]]  # n b …
+print("batches of an epoch:", *[x.shape for x in batches])
+
+
+# %% tags=["jax"]
+def another_loop(model, settings):
+    """The losses of a training whose epochs are one program each, and their seconds."""
+    optimizer = nnx.Optimizer(model, make_optimizer(settings), wrt=nnx.Param)
+    graph, state = nnx.split((model, optimizer))
+    losses = []
+
+    def step(state, batch):
+        model, optimizer = nnx.merge(graph, state)
+        found = update(model, optimizer, cross_entropy, batch)
+        return nnx.state((model, optimizer)), found["loss"]
+
+    train_epoch = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
+    for epoch in range(settings.epochs):
+        start, rows = time.perf_counter(), shuffled(settings)(epoch)  # n b
+        batches = [tensor(x[rows]) for x in data["train"]]  # n b …
+        state, found = train_epoch(state, batches)
+        losses.append(as_numpy(found))
+        seconds = time.perf_counter() - start
+    print(f"last epoch: fit {watched['seconds'][-1]:.2f} s, scan {seconds:.2f} s")
+    return np.concatenate(losses)
+
+
+# %% tags=["shared"]
+others = another_loop(new_model(seed=1), brief)
+apart = abs(others - watched["loss"])[:50].max()
+print(f"losses of the first 50 updates differ by at most {apart:.0e}")
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell

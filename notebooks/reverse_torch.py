@@ -106,7 +106,11 @@ def new_model(seed=42, **changes):
 # %% tags=["shared"]
 model = new_model()
 settings = Settings(
-    n_train=50_000, batch_size=128, epochs=4, learning_rate=1e-3, warmup=50
+    n_train=50_000,  # too many to memorise: no dropout, no weight decay
+    batch_size=128,  # steady gradients, and many updates
+    epochs=4,  # until no mistake is left
+    learning_rate=1e-3,
+    warmup=50,  # one eighth of the first epoch
 )
 
 # %% [markdown] tags=["shared"]
@@ -189,10 +193,9 @@ for _ in range(10):
     print(f"{found['loss']:.3f}", end=" ")
 
 # %% [markdown] tags=["shared"]
-# The loss falls. Two more functions are needed. `as_columns` turns the numbers of many
-# updates into an array for each name. `evaluate` measures loss and metrics with dropout
-# off; a smaller batch counts less. (`checked`, which looks at data, and `check_finite`,
-# which stops when a loss is NaN, are in `helpers/data/checks.py`.)
+# The loss falls. `as_columns` makes an array for each name of the numbers of many
+# updates. `evaluate` measures with dropout off; a smaller batch counts less. (`checked`
+# looks at data, `check_finite` stops at NaN; see `helpers/data/checks.py`.)
 
 
 # %% tags=["shared", "export"]
@@ -205,7 +208,7 @@ def as_columns(rows):
 # %% tags=["torch", "export"]
 @torch.inference_mode()
 def score(model, loss_fn, batch):
-    """Loss and metrics of a batch; ``"count"`` is over how many terms they are means."""
+    """Loss and metrics of a batch; ``"count"``: over how many terms they are means."""
     loss, metrics = loss_fn(model, *batch)
     return {"loss": loss, "count": len(batch[0]), **metrics}
 
@@ -609,79 +612,109 @@ say(
 # %% [markdown] tags=["shared"]
 # ## In your own code, write the usual loop
 #
-# The two strands of DNA are read in opposite directions: the second is the first one
-# reversed, with A and T exchanged, and C and G (the *reverse complement*). Sequences
-# need a **vocabulary**, the list of their symbols:
+# Most data differ from our digits: sequences have several lengths, and one label each.
+# For example DNA, before many genes, has the letters TATA (a *TATA box*). Does a strand
+# contain them? Your data need a **vocabulary**, the list of their symbols, and padding:
 
 # %% tags=["shared"]
 number = {symbol: i for i, symbol in enumerate("ACGT")}  # the vocabulary
 draw = np.random.default_rng(0)  # your sequences; here random ones
-strands = ["".join(draw.choice([*"ACGT"], 16)) for _ in range(7000)]
+strands = ["".join(draw.choice([*"ACGT"], draw.integers(8, 25))) for _ in range(7400)]
+for i in range(0, 7400, 2):  # every second one gets the letters somewhere
+    at = draw.integers(len(strands[i]) - 3)
+    strands[i] = strands[i][:at] + "TATA" + strands[i][at + 4 :]
+labels = np.array(["TATA" in strand for strand in strands]).astype(int)  # b
 
 
-def encoded(strands):
-    """Inputs ``b s i`` and labels ``b s`` of strands of one length."""
-    ids = np.array([[number[symbol] for symbol in strand] for strand in strands])
-    labels = 3 - ids[:, ::-1]  # exchanges A (0) and T (3), C (1) and G (2)
-    return one_hot(ids, 4), np.ascontiguousarray(labels)
+def as_arrays(strands):
+    """Ids ``b s``, zero at the padding, and which are real ``b s``."""
+    lengths = np.array([len(strand) for strand in strands])
+    real = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.zeros(real.shape, dtype=int)
+    ids[real] = [number[symbol] for symbol in "".join(strands)]
+    return ids, real
 
+
+own = [*as_arrays(strands), labels]
+own_train, own_test = [x[:6400] for x in own], [x[6400:] for x in own]
 
 # %% [markdown] tags=["shared"]
-# To work without our helpers, copy the cells of this loop, and what it imports: from
-# earlier chapters, and the files `settings.py`, `data/checks.py` and
-# `data/sequences.py`. Here the matrices decay a little:
+# The loss has two new arguments of our model, `real` and, when it is built, `pool`. The
+# loop is the whole training, without validation:
+
+
+# %% tags=["torch"]
+def label_loss(model, ids, real, labels):
+    """Cross-entropy and accuracy of one label for each sequence: ``b s, b s, b``."""
+    logits = model(ids, real=real)  # b c
+    accuracy = (logits.argmax(-1) == labels).float().mean()
+    return nn.functional.cross_entropy(logits, labels), {"accuracy": accuracy}
+
+
+# %% tags=["torch"]
+torch.manual_seed(1)
+own_sizes = {"ids": True, "pool": "mean", "positions": "rotary", "norm_first": True}
+own_sizes |= {"n_blocks": 2, "n_heads": 4, "f": 64}
+finder = Predictor(4, 32, 2, **own_sizes).to(device)
+optimizer = torch.optim.AdamW(finder.parameters(), lr=3e-3, weight_decay=0.1)
+warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 0.05, total_iters=20)
+finder.train()
+for rows in draw.integers(6400, size=(400, 64)):  # 400 updates, each of 64 strands
+    batch = [tensor(x[rows]) for x in own_train]
+    loss, metrics = label_loss(finder, *batch)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(finder.parameters(), 1.0)
+    optimizer.step()
+    warmup.step()
+finder.eval()
+print(f"in the last update: loss {loss:.2f}, accuracy {metrics['accuracy']:.0%}")
+
+# %% [markdown] tags=["shared"]
+# As always, we ask what a method without a Transformer can do: logistic regression that
+# knows how often each letter occurs.
 
 # %% tags=["shared"]
-complement = new_model(seed=1, n_inputs=4, n_outputs=4)
-own, held_out = encoded(strands[:6400]), encoded(strands[6400:])
-own_settings = Settings(
-    n_train=6400,
-    batch_size=64,
-    epochs=4,
-    learning_rate=3e-3,
-    warmup=20,
-    weight_decay=0.1,
-)
-fit(complement, cross_entropy, own, own_settings, validation=held_out)
+from sklearn.linear_model import LogisticRegression
 
-strand = "GATTACAGATTACAGA"  # none of those
-inputs, labels = encoded([strand])
-written = as_numpy(complement(tensor(inputs))).argmax(-1)[0]
-print(strand, "->", "".join("ACGT"[i] for i in written))
+counts = np.array([[strand.count(symbol) for symbol in "ACGT"] for strand in strands])
+simple = LogisticRegression(max_iter=1000).fit(counts[:6400], labels[:6400])
+by_counts = simple.score(counts[6400:], labels[6400:])
+by_model = evaluate(finder, label_loss, own_test)["accuracy"]
+print(f"of 1,000 new strands: model {by_model:.1%}, letter counts {by_counts:.1%}")
 
 # %% tags=["shared", "check"]
-# Checked: labels spell the reverse complement, and the model writes it for new strands
-spelled = "".join("ACGT"[i] for i in labels[0])
-assert spelled == "TCTGTAATCTGTAATC" and (written == labels[0]).all()
-assert not {strand, *strands[6400:]} & {*strands[:6400]}
-size = own_settings.batch_size
-assert evaluate(complement, cross_entropy, held_out, size)["accuracy"] > 0.98
+# Checked: the model finds the letters, also in strands of other lengths in a batch
+assert by_model > 0.9 > 0.8 > by_counts
+for strand in ("GATTATACAG", "GATTACAGATTACAGATT"):
+    logits = finder(*map(tensor, as_arrays([strand])[:1]))
+    assert as_numpy(logits)[0].argmax() == ("TATA" in strand)
 
 # %% [markdown] tags=["torch"]
-# This is the loop of most projects, and later chapters refer to it. PyTorch Lightning
-# and the `Trainer` of Hugging Face contain it, with checkpoints, logs and several GPUs:
-# you write the model and its loss. [Your own data](data_torch.ipynb) adds a loader
-# for data that do not fit into memory, [When training fails](debugging_torch.ipynb)
-# accumulated gradients, half precision and compilation.
+# With `fit(finder, label_loss, own_train, settings, validation=…, best="accuracy")` the
+# loop has validation, too, and later chapters use that. To take all of it along, there
+# is one file without our helpers: `predictor_torch.py`, in the folder `scripts` of the
+# repository. [Your own data](data_torch.ipynb) adds a loader for data that do not fit
+# into memory, [When training fails](debugging_torch.ipynb) accumulated gradients, half
+# precision and compilation.
 
 # %% [markdown] tags=["shared"]
-# Strands of several lengths need padding (see the extra on any length). Why our
-# settings for the digits are as they are, and what to try first for a task of your own:
+# What to try first for a task of your own:
 #
-# | setting | why here | try first |
-# |---|---|---|
-# | `n_train` | too many to memorise | all that you have |
-# | `batch_size` | steady gradients, many updates | 32 to 256 |
-# | `epochs` | until no mistake is left | while the validation loss falls |
-# | `learning_rate` | cautious | 3e-4 to 1e-3 |
-# | `warmup` | one eighth of the first epoch | a twentieth of all updates |
-# | `weight_decay` | none: nothing to memorise | 0.1 |
-# | `max_grad_norm` | 1: limits the harm of one bad batch | 1 |
-# | `n_blocks` | each output needs one look | 2 to 6 |
-# | `n_heads` | one map to read | heads of 64 features |
-# | `m` | enough for ten symbols | 128 to 768 |
-# | `f` | twice m | four times m |
-# | `dropout` | none: nothing to memorise | 0.1; 0.3 if data are few |
+# | setting | try first |
+# |---|---|
+# | `n_train` | all that you have |
+# | `batch_size` | 32 to 256 |
+# | `epochs` | while the validation loss falls |
+# | `learning_rate` | 3e-4 to 1e-3; small models bear more |
+# | `warmup` | a twentieth of all updates |
+# | `weight_decay` | 0.1 |
+# | `max_grad_norm` | 1 |
+# | `n_blocks` | 2 to 6 |
+# | `n_heads` | heads of 64 features |
+# | `m` | 128 to 768 |
+# | `f` | four times m |
+# | `dropout` | 0.1; 0.3 if data are few |
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The neighbours get weight because their codes are similar
@@ -908,16 +941,22 @@ np.testing.assert_allclose(new[:, :-1], outputs[:1000, :-1], atol=1e-5)
 # %% [markdown] tags=["shared"]
 # ## Extra: A run can be watched, kept and repeated
 #
-# With a `folder`, `fit` writes its numbers for TensorBoard: `tensorboard --logdir
-# runs`, called beside this notebook, draws the curves of all runs, also while they
-# train:
+# TensorBoard draws curves of all runs in a folder: `tensorboard --logdir runs`, called
+# beside this notebook. `add_scalar` writes a number; in a loop of your own you call it
+# while the model trains.
 
 # %% tags=["shared"]
+from tensorboard.summary import Writer
+
 brief = Settings(
     n_train=100 * 128, batch_size=128, epochs=2, learning_rate=3e-3, warmup=10
 )
-options = {"folder": "runs/brief"}
-watched = fit(new_model(seed=1), cross_entropy, data["train"], brief, **options)
+watched = fit(new_model(seed=1), cross_entropy, data["train"], brief)
+writer = Writer("runs/brief")
+for name, values in watched.items():
+    for n, value in enumerate(values.tolist()):
+        writer.add_scalar(name, value, n + 1)
+writer.flush()
 
 # %% [markdown] tags=["torch"]
 # All that the model has learned fits into one small file, which both frameworks read.
@@ -937,6 +976,88 @@ download_link(model, f"reverse_{framework}.safetensors")
 repeated = fit(new_model(seed=1), cross_entropy, data["train"], brief)
 gap = abs(repeated["loss"] - watched["loss"]).max()
 print(f"loss at the end: {watched['loss'][-1]:.2f}; largest difference: {gap:g}")
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The same training, by another loop
+
+# %% [markdown] tags=["torch"]
+# [PyTorch Lightning](https://lightning.ai/docs/pytorch/stable/) contains the loop, with
+# checkpoints, logs and several GPUs: you write what a *step* is. Here it trains our
+# model on the same batches (where `lightning` is installed: `pip install lightning`).
+# `interval` makes it step the schedule after every update, not every epoch.
+
+# %% tags=["torch"]
+from importlib.util import find_spec
+
+if find_spec("lightning"):
+    import lightning
+
+    class Reversing(lightning.LightningModule):
+        def __init__(self, model, settings):
+            super().__init__()
+            self.model, self.settings, self.losses = model, settings, []
+
+        def training_step(self, batch, _):
+            loss, metrics = cross_entropy(self.model, *batch)
+            self.log("accuracy", metrics["accuracy"])
+            self.losses.append(loss.detach())
+            return loss
+
+        def validation_step(self, batch, _):
+            _, metrics = cross_entropy(self.model, *batch)
+            self.log("validation_accuracy", metrics["accuracy"])
+
+        def configure_optimizers(self):
+            optimizer, scheduler = make_optimizer(self.model, self.settings)
+            return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+
+# %% tags=["torch"]
+if find_spec("lightning"):
+    from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Batches(lightning.LightningDataModule):
+        def __init__(self, settings):
+            super().__init__()
+            self.settings = settings
+
+        def train_dataloader(self):
+            rows = shuffled(self.settings)(self.trainer.current_epoch)
+            examples = TensorDataset(*map(tensor, data["train"]))
+            return DataLoader(examples, batch_sampler=rows.tolist())
+
+        def val_dataloader(self):
+            return DataLoader(TensorDataset(*map(tensor, validation)), batch_size=100)
+
+
+# %% tags=["torch"]
+def another_loop(model, settings):
+    """The losses of a training by Lightning, or without it those of `fit`."""
+    if not find_spec("lightning"):
+        print("Lightning is not installed here: this is `fit` once more.")
+        return fit(model, cross_entropy, data["train"], settings)["loss"]
+    best = ModelCheckpoint(monitor="validation_accuracy", mode="max")
+    trainer = lightning.Trainer(
+        max_epochs=settings.epochs,
+        gradient_clip_val=settings.max_grad_norm,
+        reload_dataloaders_every_n_epochs=1,  # other batches in each epoch
+        callbacks=[best, LearningRateMonitor("step")],
+        logger=CSVLogger("runs"),
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    training = Reversing(model, settings)
+    trainer.fit(training, datamodule=Batches(settings))
+    return as_numpy(torch.stack(training.losses))
+
+
+# %% tags=["shared"]
+others = another_loop(new_model(seed=1), brief)
+apart = abs(others - watched["loss"])[:50].max()
+print(f"losses of the first 50 updates differ by at most {apart:.0e}")
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell

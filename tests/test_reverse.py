@@ -14,7 +14,6 @@ import torch
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from helpers import settings as schedules
 from helpers.data.sequences import draw_uniforms, reverse_data, shuffled
