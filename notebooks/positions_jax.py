@@ -56,7 +56,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers import Settings, as_numpy, check, from_arrays, to_arrays
+from helpers import Settings, as_numpy, check, to_arrays
 from helpers.data import checks
 from helpers.jax import MultiHeadAttention, cross_entropy, dense, fit, tensor
 from helpers.jax.encoder import Encoder, attention_maps, layer_norm

@@ -55,7 +55,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import Settings, as_numpy, check, from_arrays, to_arrays
+from helpers import Settings, as_numpy, check, to_arrays
 from helpers.data import checks
 from helpers.show import drawing, plots, say, table
 from helpers.torch import MultiHeadAttention, cross_entropy, dense, device, fit, tensor

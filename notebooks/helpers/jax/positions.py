@@ -99,7 +99,7 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 class Predictor(nnx.Module):
-    """From ids ``b s`` or features ``b s i`` to outputs ``b s c``, or pooled ``b c``."""
+    """From ids ``b s`` or features ``b s i`` to ``b s c``, or pooled to ``b c``."""
 
     def __init__(
         self,

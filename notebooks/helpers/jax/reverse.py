@@ -11,11 +11,11 @@ import optax
 from flax import nnx
 from tqdm import tqdm
 
+from helpers import ByCode
 from helpers.data import checks
 from helpers.data.sequences import draw_uniforms, shuffled
 from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
-from helpers.redefined import ByCode
 
 __all__ = "as_columns augmented evaluate fit make_optimizer score update".split()
 
@@ -53,7 +53,7 @@ def as_columns(rows):
 
 @partial(nnx.jit, static_argnums=1)
 def score(model, loss_fn, batch):
-    """Loss and metrics of a batch; ``"count"`` is over how many terms they are means."""
+    """Loss and metrics of a batch; ``"count"``: over how many terms they are means."""
     loss, metrics = loss_fn(model, *batch)
     return {"loss": loss, "count": len(batch[0]), **metrics}
 

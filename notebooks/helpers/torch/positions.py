@@ -100,7 +100,7 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 class Predictor(nn.Module):
-    """From ids ``b s`` or features ``b s i`` to outputs ``b s c``, or pooled ``b c``."""
+    """From ids ``b s`` or features ``b s i`` to ``b s c``, or pooled to ``b c``."""
 
     def __init__(
         self,
@@ -124,10 +124,9 @@ class Predictor(nn.Module):
         self.output = dense(m, n_outputs)  # 5
 
     def forward(self, x, mask=None, *, real=None, return_maps=False):
-        is_table = isinstance(self.embed, nn.Embedding)
-        x = self.embed(x if is_table else x.to(self.embed.weight.dtype))  # b s m
-        mask = visible(mask, real)
-        out = self.encoder(self.positions(x), mask, return_maps=return_maps)
+        ids = isinstance(self.embed, nn.Embedding)
+        x = self.positions(self.embed(x if ids else x.to(self.embed.weight.dtype)))
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # b s m
         x, maps = out if return_maps else (out, None)
         x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
         x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))

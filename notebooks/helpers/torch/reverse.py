@@ -53,7 +53,7 @@ def as_columns(rows):
 
 @torch.inference_mode()
 def score(model, loss_fn, batch):
-    """Loss and metrics of a batch; ``"count"`` is over how many terms they are means."""
+    """Loss and metrics of a batch; ``"count"``: over how many terms they are means."""
     loss, metrics = loss_fn(model, *batch)
     return {"loss": loss, "count": len(batch[0]), **metrics}
 
