@@ -924,15 +924,6 @@ print("right at each position:", *(f"{accuracy:.0%}" for accuracy in right_at))
 # The GRU guesses in the first half, where it cannot know. And what it has read must fit
 # into a state of fixed size. The Transformer need not keep the symbols: it looks.
 
-# %% tags=["shared", "check"]
-# Checked: the one-way GRU guesses the first half; no later symbol changes its outputs
-assert abs(right_at[:3] - 0.1).max() < 0.02  # six standard deviations of chance
-assert right_at[3:].min() > 0.9
-changed = inputs[:1000].copy()
-changed[:, -1] = np.roll(changed[:, -1], 1, axis=-1)
-new = as_numpy(recurrent(tensor(changed)))
-np.testing.assert_allclose(new[:, :-1], outputs[:1000, :-1], atol=1e-5)
-
 # %% [markdown] tags=["shared"]
 # ## Extra: A run can be watched, kept and repeated
 #
@@ -1021,6 +1012,11 @@ def another_loop(model, settings):
 others = another_loop(new_model(seed=1), brief)
 apart = abs(others - watched["loss"])[:50].max()
 print(f"losses of the first 50 updates differ by at most {apart:.0e}")
+
+# %% tags=["shared", "check"]
+# Checked: the other loop makes the same updates
+np.testing.assert_allclose(others[:50], watched["loss"][:50], rtol=1e-3)
+assert len(others) == brief.updates and others[-1] < 0.9 * others[0]
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell
