@@ -1002,6 +1002,8 @@ if find_spec("lightning"):
 
 # %% tags=["torch"]
 if find_spec("lightning"):
+    from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
 
     class Reversing(lightning.LightningModule):
         def __init__(self, model, settings):
