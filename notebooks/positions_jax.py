@@ -132,6 +132,11 @@ omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2, one per pair
 # %% mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}} tags=["shared", "figure"]
 drawing("clocks")
 
+# %% mystnb={"image": {"alt": "Waves of four features over the positions 0 to 95. Features 0 and 1, a sine and a cosine, go up and down about fifteen times; features 6 and 7 about five times."}} tags=["shared", "figure"]
+places, title = np.arange(length), "the sine and the cosine of two pairs"
+waves = {f"feature {i}": (places, codes[:, i]) for i in (0, 1, 6, 7)}
+plots.curves({title: waves}, x="position", y="code", size=(7.2, 2.4))
+
 # %% mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}} tags=["shared", "figure"]
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
 fig = plots.heatmaps(

@@ -72,7 +72,19 @@ f"PyTorch {torch.__version__} on {device}"
 
 # %% tags=["shared"]
 length = 16
-data = reverse_data(50_000, length)  # seeded; of each part: inputs b s i, labels b s
+
+
+def digits_and_reverse(n, seed):
+    """Random digits, one-hot ``b s i``, and the same in reverse order ``b s``."""
+    digits = np.random.default_rng(seed).integers(10, size=(n, length))  # b s
+    return one_hot(digits, 10), digits[:, ::-1].copy()
+
+
+data = {
+    "train": digits_and_reverse(50_000, seed=42),
+    "test": digits_and_reverse(10_000, seed=44),
+}
+data["validation"] = digits_and_reverse(1_000, seed=43)
 x_train, y_train = data["train"]
 x_test, y_test = data["test"]
 x_few, y_few = x_test[:1000], y_test[:1000]
@@ -416,8 +428,14 @@ mean_map = maps.mean(axis=0)  # q k
 away = abs(np.arange(length) - mirror[:, None])  # how far each key is from it: q k
 
 # %% mystnb={"image": {"alt": "A heat map of 16 queries by 16 keys, the mean over 1,000 sequences. The weights lie on the antidiagonal, with some weight beside it."}} tags=["shared", "figure"]
-titles = ["Row q looks at key 15 − q"]
-plots.heatmaps([mean_map], titles=titles, size=(4.2, 3.2))
+import matplotlib.pyplot as plt
+
+fig, ax = plt.subplots(figsize=(4.2, 3.2))
+image = ax.imshow(mean_map, vmin=0, vmax=1, cmap="Blues")
+fig.colorbar(image, label="weight")
+ax.set(title="Row q looks at key 15 − q", xlabel="key k", ylabel="query q")
+ax.grid(False)
+fig
 
 # %% tags=["shared", "say"]
 on = mean_map[away == 0].sum() / length
@@ -1008,7 +1026,8 @@ if find_spec("lightning"):
     class Reversing(lightning.LightningModule):
         def __init__(self, model, settings):
             super().__init__()
-            self.model, self.settings, self.losses = model, settings, []
+            self.save_hyperparameters(ignore=["model"])  # as self.hparams
+            self.model, self.losses = model, []
 
         def training_step(self, batch, _):
             loss, metrics = cross_entropy(self.model, *batch)
@@ -1016,13 +1035,16 @@ if find_spec("lightning"):
             self.losses.append(loss.detach())
             return loss
 
-        def validation_step(self, batch, _):
+        def validation_step(self, batch, _, part="validation"):
             _, metrics = cross_entropy(self.model, *batch)
-            self.log("validation_accuracy", metrics["accuracy"])
+            self.log(f"{part}_accuracy", metrics["accuracy"])
+
+        def test_step(self, batch, _):
+            self.validation_step(batch, _, part="test")
 
         def configure_optimizers(self):
-            optimizer, scheduler = make_optimizer(self.model, self.settings)
-            return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+            found = make_optimizer(self.model, self.hparams.settings)
+            return [found[0]], [{"scheduler": found[1], "interval": "step"}]
 
 
 # %% tags=["torch"]
