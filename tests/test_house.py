@@ -1,6 +1,7 @@
 """What carries the pages: the set-up for Colab, the helpers, and tables of pages."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -222,3 +223,27 @@ def test_a_measured_figure_stands_in_the_record_that_is_linked_beside_it():
         faults += [f"{n}: not in {records}" for n in found if f" {n} " not in content]
     report(faults)
     assert seen >= 50, "the table of figures is written otherwise"
+
+
+# What the sources of the book have
+
+
+@functools.cache
+def words(path):
+    """A file in one line, without the marks of comments."""
+    return " ".join(re.sub(r"(?m)^\s*#(?: |$)", "", text(path)).split())
+
+
+def test_every_item_of_the_sources_is_on_its_page():
+    """As ``sources.txt`` says; ``?`` marks the few that a page lacks so far."""
+    lines, chapters = text("tests/sources.txt").splitlines(), pages.chapters()
+    rows, faults = [line.split(" | ") for line in lines if line[0] != "#"], []
+    soon = [row for row in rows if row[0][0] == "?"]
+    assert len(rows) == 355 and len(soon) <= 57, "an item is gone, or marked anew"
+    for item, page, pattern, what in rows:
+        twins = [f"notebooks/{page}_{side}.py" for side in pages.SIDES]
+        one = page if "/" in page else f"notebooks/{page}.py"
+        for path in twins if page in chapters else [one]:
+            if item[0] != "?" and not re.search(pattern, words(path)):
+                faults.append(f"{item} is not in {path}: {what} ({pattern})")
+    report(faults)
