@@ -76,7 +76,7 @@ from flax import nnx
 from helpers import as_numpy, check
 from helpers.data.sequences import reverse_data
 from helpers.jax import Predictor, cross_entropy, tensor
-from helpers.show import drawing, plots, recorded, say, table
+from helpers.show import drawing, plots, say, table
 
 jax.config.update("jax_default_matmul_precision", "highest")
 plots.use_style()
@@ -191,8 +191,8 @@ SEEDS = range(3)
 # reverse task* leaves out biases and norms.) The rates enter the compiled `update` as
 # an array: so it is compiled once, and serves every schedule. It makes ten updates, by
 # `lax.scan`: in a Python loop over single ones, as small as these, most of the time
-# went into the calls. (On a CPU, XLA's *fusion* would compute the norms of so deep a
-# stack again and again, so we leave it out.)
+# went into the calls; a larger model needs no `scan`. (On a CPU, XLA's *fusion* would
+# compute the norms of so deep a stack again and again, so we leave it out.)
 
 # %% tags=["jax"]
 import optax
@@ -484,14 +484,6 @@ for row, start in zip(rows, ("", "recipe, "), strict=True):
         ends = final_losses(losses[start + run])
         row.append(f"{np.median(ends):.3f} ({sum(ends < 1)} of {len(ends)})")
 say(table(["settings", *runs], *rows))
-
-# %% tags=["shared", "say"]
-rows = []
-for record in recorded("warmup-seeds-*"):
-    ends = [record["figures"]["recommended, " + run] for run in runs]
-    medians = " and ".join(f"{np.median(x):.3f}" for x in ends)
-    rows.append(f"{medians} ({record['about']['framework']})")
-say(f"Recommended settings, recorded with five seeds: {', '.join(rows)}.")
 
 # %% [markdown] tags=["shared"]
 # (Median of the last losses; in brackets, how many seeds learned, with a loss below 1.)

@@ -74,7 +74,7 @@ from torch import nn
 
 from helpers import as_numpy, check
 from helpers.data.sequences import reverse_data
-from helpers.show import drawing, plots, recorded, say, table
+from helpers.show import drawing, plots, say, table
 from helpers.torch import Predictor, cross_entropy, device, tensor
 
 plots.use_style()
@@ -464,14 +464,6 @@ for row, start in zip(rows, ("", "recipe, "), strict=True):
         ends = final_losses(losses[start + run])
         row.append(f"{np.median(ends):.3f} ({sum(ends < 1)} of {len(ends)})")
 say(table(["settings", *runs], *rows))
-
-# %% tags=["shared", "say"]
-rows = []
-for record in recorded("warmup-seeds-*"):
-    ends = [record["figures"]["recommended, " + run] for run in runs]
-    medians = " and ".join(f"{np.median(x):.3f}" for x in ends)
-    rows.append(f"{medians} ({record['about']['framework']})")
-say(f"Recommended settings, recorded with five seeds: {', '.join(rows)}.")
 
 # %% [markdown] tags=["shared"]
 # (Median of the last losses; in brackets, how many seeds learned, with a loss below 1.)
