@@ -1,17 +1,19 @@
 """*Warm-up*: the page's loop, schedules, Adam and clipping are the frameworks' own."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import jax
 import numpy as np
 import optax
 import pytest
 import torch
+from torch.optim import lr_scheduler
+from transformers import get_cosine_schedule_with_warmup
 
-from helpers import settings
+from helpers import as_numpy, settings
 from helpers.data.sequences import reverse_data, shuffled
-from sides import assert_close, definitions, draw, jax_side, on_both_sides
+from sides import assert_close, definitions, draw, jax_side, on_both_sides, torch_side
 
 SIZES = {"n_inputs": 10, "m": 8, "n_outputs": 10, "n_blocks": 2, "n_heads": 2, "f": 6}
 SMALL = settings.Settings(
@@ -27,29 +29,40 @@ def page(side):
     """
     found = definitions(f"warmup_{side.name}")
     if side is jax_side:
-        plain = found.updates_at.__wrapped__
-        found.updates_at = jax.jit(plain, static_argnames="graph")
+        found.update = jax.jit(found.update.__wrapped__, static_argnames="graph")
     return found
 
 
-def train(side, model, rates=SMALL.learning_rates):
+def train(side, model, n=24, **options):
     """Losses of one run on sequences of three digits, on the batches of ``fit``."""
     data = [side.tensor(x) for x in reverse_data(64, 3)["train"]]
-    batches = np.concatenate([shuffled(SMALL)(epoch) for epoch in range(3)])
-    return page(side).train(model, data, batches[: len(rates)], rates)
+    batches = np.concatenate([shuffled(SMALL)(epoch) for epoch in range(3)])[:n]
+    schedule = partial(page(side).warmup_cosine, warmup=5, total=24)
+    return page(side).train(model, data, batches, schedule, peak=3e-3, **options)
 
 
 @on_both_sides
-def test_the_loop_does_what_fit_does(side):
+@pytest.mark.parametrize("clip", [np.inf, 0.1])
+def test_the_loop_does_what_fit_does(side, clip):
     """But for the second average, whose first steps are those of any β₂."""
     fitted = side.build("Predictor", **SIZES)
-    never = replace(SMALL, max_grad_norm=np.inf)
-    args = side.models.cross_entropy, reverse_data(64, 3)["train"], never
+    clipped = replace(SMALL, max_grad_norm=clip)
+    args = side.models.cross_entropy, reverse_data(64, 3)["train"], clipped
     expected = side.models.fit(fitted, *args)["loss"]
-    found = train(side, side.build("Predictor", **SIZES))
+    found = train(side, side.build("Predictor", **SIZES), clip=clip)
     np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-4)
     assert found.shape == expected.shape == (24,)
     assert found[-1] < found[0]
+
+
+@on_both_sides
+def test_the_loop_clips_and_decays(side):
+    """A gradient far below Adam's ε moves nothing; decay alone can empty a weight."""
+    model, x = side.build("Predictor", **SIZES), side.tensor(draw(4, 10))
+    for decay, part in ((0.0, 1), (5 / 3e-3, 0)):  # the first rate is 3e-3 / 5
+        before = as_numpy(model.embed(x))
+        train(side, model, n=1, clip=1e-14, decay=decay)
+        assert_close(model.embed(x), part * before, atol=1e-6)
 
 
 @on_both_sides
@@ -58,8 +71,8 @@ def test_the_loop_draws_new_masks_of_dropout(side):
     model = side.build("Predictor", **SIZES, dropout=0.5)
     model.train()
     data = [side.tensor(x) for x in reverse_data(8, 3)["train"]]
-    rows, rates = np.tile(np.arange(8), (16, 1)), np.zeros(16, "float32")
-    losses = page(side).train(model, data, rows, rates)
+    rows = np.tile(np.arange(8), (16, 1))
+    losses = page(side).train(model, data, rows, lambda t: 1.0, peak=0.0)
     assert len({*losses.tolist()}) == 16
 
 
@@ -83,12 +96,48 @@ def test_schedules_of_the_page_are_those_of_the_settings(side, warmup, total):
             assert ours(step, warmup, total) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(("warmup", "total"), [(1, 2), (2, 30), (7, 30), (29, 30)])
+def test_schedulers_of_pytorch_and_hugging_face_are_that_of_the_page(warmup, total):
+    """As PyTorch's page calls them; Hugging Face's begins one update before, at 0."""
+    w, schedule = warmup, page(torch_side).warmup_cosine
+    expected = [schedule(t, w, total) for t in range(total)]
+    optimizer, rates = torch.optim.SGD([torch.zeros(1)], lr=1.0), []
+    later = get_cosine_schedule_with_warmup(optimizer, w, total + 1).lr_lambdas[0]
+    assert [later(t) for t in range(total + 1)] == pytest.approx([0, *expected])
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    rise = lr_scheduler.LinearLR(optimizer, 1 / w, total_iters=w - 1)
+    fall = lr_scheduler.CosineAnnealingLR(optimizer, total + 1 - w)
+    scheduler = lr_scheduler.SequentialLR(optimizer, [rise, fall], milestones=[w - 1])
+    for _ in expected:
+        rates += scheduler.get_last_lr()
+        optimizer.step()
+        scheduler.step()
+    assert rates == pytest.approx(expected)
+
+
+def framework_steps(side, grads):
+    """Steps of the framework's Adam at rate 1: ``t n -> t n``."""
+    if side is jax_side:
+        adam, steps = optax.adam(1.0, b2=0.99), []
+        state = adam.init(grads[0])
+        for grad in grads:
+            step, state = adam.update(grad, state)
+            steps.append(-step)
+        return np.array(steps)
+    weight, weights = torch.nn.Parameter(torch.zeros(grads.shape[1])), []
+    adam = torch.optim.Adam([weight], lr=1.0, betas=(0.9, 0.99))
+    for weight.grad in torch.tensor(grads):
+        adam.step()
+        weights.append(as_numpy(weight).copy())
+    return -np.diff(weights, axis=0, prepend=0)
+
+
 @on_both_sides
 @pytest.mark.parametrize("scale", [1, 1e-6])
 def test_adam_of_the_framework_takes_the_steps_of_the_page(side, scale):
     grads = scale * draw(40, 23)
     ours = page(side).adam_steps(grads.astype(float))
-    assert_close(page(side).framework_steps(side.tensor(grads)), ours, atol=1e-3)
+    assert_close(framework_steps(side, grads), ours, atol=1e-3)
     assert_close(ours[0], grads[0] / (abs(grads[0]) + 1e-8), atol=1e-6)
 
 
@@ -110,20 +159,3 @@ def test_clipping_is_that_of_the_framework(side, scale):
         assert_close(a, b)
     norm = np.sqrt(sum((g**2).sum() for g in ours))
     assert norm <= 1 + 1e-6
-
-
-@on_both_sides
-def test_gradients_of_each_block_are_those_of_the_whole_stack(side):
-    """Of each block's last matrix, whatever its norms."""
-    x, probe = draw(2, 4, 5, 64)
-    for norm_first in (False, True):
-        encoder = page(side).new_encoder(3, 2, norm_first)
-        found = page(side).layer_gradients(encoder, x, probe)
-
-        def loss(out):
-            return (out * side.tensor(probe)).sum()
-
-        grads = side.grads(encoder, loss, side.tensor(x))
-        names = [f"blocks.{n}.ffn.linear2.weight" for n in range(2)]
-        expected = [np.linalg.norm(grads[name]) for name in names]
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
