@@ -400,6 +400,7 @@ say(table(["model", "test digits", "shifted", "shifted, five other runs"], *rows
 
 # %% tags=["shared", "check"]
 # Checked: all lose accuracy by a shift; augmentation teaches it; convolutions are ahead
+assert (x_test[:, [0, -1]].sum(axis=(2, 3)) > 0).all()  # ink that a shift cuts off
 assert all(on_moved[name] < on_test[name] - 0.1 for name in [*on_test][:3])
 assert on_moved["ViT, augmented"] > on_moved["ViT, class token"] + 0.2
 of_seeds = {name: np.array(x) for name, x in seeds["shifted by one pixel"].items()}
@@ -445,10 +446,10 @@ def probabilities(model, images):
     return z / z.sum(axis=1, keepdims=True)
 
 
-def erased(images, scores, n=4):
-    """Pictures without the ``n`` patches that have the highest scores ``b n``."""
+def erased(images, scores):
+    """Pictures without the four patches that have the highest scores ``b n``."""
     keep = np.ones(scores.shape, bool)
-    np.put_along_axis(keep, np.argsort(-scores, axis=1)[:, :n], False, axis=1)
+    np.put_along_axis(keep, np.argsort(-scores, axis=1)[:, :4], False, axis=1)
     pixels = keep.reshape(-1, 4, 4).repeat(2, axis=1).repeat(2, axis=2)  # b y x
     return images * pixels[..., None]
 
@@ -457,8 +458,8 @@ def erased(images, scores, n=4):
 # For comparison we erase four at random, and the four with the most ink.
 
 # %% tags=["shared"]
-before = probabilities(augmented, x_test)
-guess, before = before.argmax(axis=1), before.max(axis=1)
+chosen = probabilities(augmented, x_test)  # b c
+guess, before = chosen.argmax(axis=1), chosen.max(axis=1)
 
 
 def share_left(scores):
@@ -884,8 +885,8 @@ fig.colorbar(picture, ax=[*axes], label="cosine similarity", ticks=[-1, 0, 1])
 fig
 
 # %% [markdown] tags=["shared"]
-# Learned positions of patches that share a side have become similar; those of other
-# pairs have not, and before training none were.
+# Learned positions of patches that share a side have become similar; most others have
+# not, and before training none were.
 
 # %% tags=["shared", "check"]
 # Checked: without positions, order has no effect; learned ones of neighbours are alike
@@ -1171,7 +1172,7 @@ assert check("vision.tokens", my_tokens)
 # * A convolution has neighbours and shifts built in; a ViT learns them, from many or
 #   from augmented pictures.
 # * Where a model looks is not why it decides. Erase, and measure.
-# * With few pictures, fit a probe on a trained trunk, or fine-tune it.
+# * With few photos, take a trained trunk: fit a probe on it, or fine-tune it.
 
 # %% [markdown] tags=["torch"]
 # Next comes [a model that writes, in PyTorch](decoder_torch.ipynb).
