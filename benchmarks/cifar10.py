@@ -1,6 +1,6 @@
 """Train the ViT of *Pictures as sequences* on CIFAR-10; a record for the page.
 
-    make data PHOTOS=cifar10
+    make data PHOTOS=cifar10 ARGS=--images-only
     PYTHONPATH=notebooks python -m benchmarks.cifar10 notebooks/data/cifar10.npz
 
 An interrupted run goes on after its last checkpoint, which is in ``--folder``.

@@ -611,7 +611,7 @@ fig
 # options = {"n_blocks": 12, "n_heads": 12, "f": 3072, "rngs": nnx.Rngs(0)}
 # net = VisionTransformer(224, 3, 768, 10, 16, **options)
 # found = {name: x.numpy() for name, x in weights.get_state_dict().items()}
-# trunk = {name: x for name, x in found.items() if "head" not in name}  # no output layer
+# trunk = {name: x for name, x in found.items() if "head" not in name}  # no output
 # from_arrays(net, to_arrays(net) | renamed(trunk, TORCHVISION))
 # optimizer = nnx.Optimizer(net, optax.adamw(3e-5), wrt=nnx.Param)
 #
