@@ -312,7 +312,7 @@ def test_the_record_of_photos_has_what_the_page_reads():
     run = recorded("cifar10")[-1]
     assert len(run["loss"]) == run["updates"] // run["every"] and run["augmentation"]
     steps, shares = np.array(run["validation_accuracy"]).T
-    assert steps[-1] == run["updates"] and ((shares > 0) & (shares < 1)).all()
+    assert steps[-1] <= run["updates"] and ((shares > 0) & (shares < 1)).all()
     assert len(run["classes"]) == len(run["examples"]) == run["sizes"]["n_outputs"]
     for found in run["examples"]:
         photo = Image.open(io.BytesIO(b64decode(found["photo"])))
