@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from huggingface_hub import snapshot_download
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image
 from sklearn.model_selection import train_test_split
 from torchvision import datasets, models
 from tqdm import tqdm
@@ -49,12 +49,9 @@ def own(folder):
     """
     sys.path.append(str(pages.NOTEBOOKS))
     from helpers.data import sets
+    from helpers.data.photos import read_folders
 
-    # *Pictures as sequences* reads a folder in the same way
-    read = {"np": np, "Image": Image, "ImageCms": ImageCms, "ImageOps": ImageOps}
-    for name in ("eight_bits", "square", "read_folder", "read_folders"):
-        exec(pages.definition(pages.NOTEBOOKS / "vision_torch.py", name), read)
-    parts, classes, left = read["read_folders"](folder)
+    parts, classes, left = read_folders(folder)
     print(*left, sep="\n", file=sys.stderr)
     if len(parts) == 1:
         images, labels = parts[0]
