@@ -304,8 +304,8 @@ fig
 # %% tags=["shared", "say"]
 saturated = states["without the scale"][-1][2]
 say(
-    f"At $d = 1024$, without the scale, **{saturated:.0%}** of the queries of this draw "
-    "are saturated; with it, none is."
+    f"At $d = 1024$, without the scale, **{saturated:.0%}** of the queries are "
+    "saturated (in this draw); with it, none is."
 )
 
 # %% tags=["shared", "check"]
@@ -433,7 +433,7 @@ looks_for = np.array(
 w_heads = np.array([w_query * kept for kept in looks_for])  # h m m
 head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
 joined = np.concatenate(list(head_outputs), axis=1)  # q (h e): side by side
-joined[drank].round(1)  # four columns of "who", then four of "what"
+joined[tokens.index("drank")].round(1)  # four columns of "who", four of "what"
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -579,7 +579,8 @@ plots.heatmaps([*grid[0], *grid[1]], titles=names, high=0.5, size=(7, 3.6))
 
 # %% [markdown] tags=["shared"]
 # How many heads? In this layer, $h$ has to divide $m$: with $m = 4$ there can be 1, 2
-# or 4 heads, of $d = 4$, 2 or 1 features. [T5](https://arxiv.org/abs/1910.10683) chooses $d$ freely. Common models take $d = 64$
+# or 4 heads, of $d = 4$, 2 or 1 features.
+# [T5](https://arxiv.org/abs/1910.10683) chooses $d$ freely. Common models take $d = 64$
 # or $128$ and let $h$ grow with $m$: the
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
 # [GPT-3](https://arxiv.org/abs/2005.14165) 96 for 12,288. In translation, 8 and 16

@@ -148,9 +148,8 @@ assert names[look(again, about, moved)[0][3].argmax()] == "Oslo"
 # $m$ features for each **token** of a text, a word or a piece of a word. Attention
 # moves information between the rows; then the **feed-forward net**, two linear layers,
 # computes something new from each row, with the same weights at every position. (One
-# wide layer rather than several narrow ones: all its features are computed in
-# parallel.) The
-# output of each of these two **branches** is *added* to its input (a **residual
+# wide layer and not several narrow ones: all its features are computed in parallel.)
+# The output of each of these two **branches** is *added* to its input (a **residual
 # connection**), and a **norm** brings each row of the sum to mean 0 and variance 1.
 
 # %% mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}} tags=["shared", "figure"]
@@ -164,8 +163,8 @@ drawing("encoder-block")
 # \end{aligned}$$
 #
 # Here $x$ is the input, $W_1$ widens each row to $f$ hidden features, usually $2m$ to
-# $8m$, and $W_2$ brings it back to $m$; $b_1$ and $b_2$ are biases. The activation $\max(0, \cdot)$ is the
-# ReLU; GELU is a smooth form of it.
+# $8m$, and $W_2$ brings it back to $m$; $b_1$ and $b_2$ are biases. The activation
+# $\max(0, \cdot)$ is the ReLU; GELU is a smooth form of it.
 #
 # In training, **dropout** ([Srivastava et al.
 # 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
@@ -361,8 +360,8 @@ fig
 # %% tags=["shared", "say"]
 say(
     "Before any training, after three blocks without residual connections, the "
-    f"similarity of the outputs is {alike['without residuals'][2]:.3f}. With them it is "
-    f"**{alike['with residuals'][2]:.2f}**, and after twelve blocks "
+    f"similarity of the outputs is {alike['without residuals'][2]:.3f}. With them it "
+    f"is **{alike['with residuals'][2]:.2f}**, and after twelve blocks "
     f"{alike['with residuals'][-1]:.2f} (in this draw of the weights)."
 )
 
@@ -528,9 +527,9 @@ class EncoderBlock(nn.Module):
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# The encoder is then only a loop, which hands the mask to every block. On demand it also
-# collects the attention weights of all blocks, the *maps*. With pre-norm it ends with
-# one more norm, which scales the sum.
+# The encoder is then only a loop, which hands the mask to every block. On demand it
+# also collects the attention weights of all blocks, the *maps*. With pre-norm it ends
+# with one more norm, which scales the sum.
 
 # %% [markdown] tags=["torch"]
 # PyTorch does not register layers in a plain Python list, and gives no warning: their

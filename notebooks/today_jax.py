@@ -291,8 +291,7 @@ assert gated == plain
 drawing("grouped-heads")
 
 # %% [markdown] tags=["jax"]
-# `jax.nn.dot_product_attention` takes fewer heads of keys and values as they are. Its
-# kernel from cuDNN wants half precision, even lengths and a recent GPU of NVIDIA. The
+# `jax.nn.dot_product_attention` takes fewer heads of keys and values as they are. The
 # shape of the cache must not change between steps, so it has all its columns from the
 # beginning, and a mask hides those that are still empty. Beyond its end, JAX writes
 # over the last columns: what does not fit becomes NaN.
@@ -307,6 +306,7 @@ def fused(q, k, v, mask=None):
     checks.part_size(q.shape[1], k.shape[1])  # JAX's function takes the fewer heads
     if mask is None:
         checks.check_causal(q, k)
+    # cuDNN's kernel wants half precision, even lengths and a recent GPU of NVIDIA
     half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
     even = q.shape[2] % 2 == k.shape[2] % 2 == 0
     capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
