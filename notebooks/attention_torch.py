@@ -521,10 +521,18 @@ def split_heads(x, d):
 
 
 # %% [markdown] tags=["shared"]
-# The layer puts all of it together:
+# The layer puts all of it together. Its last two steps are a function of their own,
+# `attend`, to which the next section adds options:
 
 
 # %% tags=["torch"]
+def attend(layer, q, k, v, mask=None):
+    """Output and weights of a layer: ``b q m, b h q k``."""
+    values, weights = attention(q, k, v, mask)  # b h q d, b h q k
+    return layer.out(merge_heads(values)), weights
+
+
+# %% tags=["torch", "export"]
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
@@ -541,10 +549,8 @@ class MultiHeadAttention(nn.Module):
         d = x.shape[-1] // self.n_heads
         return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
 
-    def forward(self, x, mask=None):
-        q, k, v = self.project(x)
-        values, weights = attention(q, k, v, mask)  # b h s d, b h s s
-        return self.out(merge_heads(values)), weights
+    def forward(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)
 
 
 # %% tags=["torch"]
@@ -622,8 +628,8 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
 
 
 # %% [markdown] tags=["shared"]
-# Later chapters use this layer. It returns weights only if they are asked for, and else
-# takes the fused kernel:
+# In later chapters `attend` returns weights only if they are asked for, and else takes
+# the fused kernel. `model` now calls this one:
 
 
 # %% tags=["torch", "export"]
@@ -637,30 +643,7 @@ def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
     return layer.out(merge_heads(values)), weights
 
 
-# %% tags=["torch", "export"]
-class MultiHeadAttention(nn.Module):
-    """Attention in several heads: ``b s m -> b s m, b h s s``."""
-
-    def __init__(self, m, n_heads):
-        super().__init__()
-        if m % n_heads:
-            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
-        self.n_heads = n_heads
-        self.qkv = dense(m, 3 * m)
-        self.out = dense(m, m)
-
-    def project(self, x):
-        """Queries, keys and values of every head: each ``b h s d``."""
-        d = x.shape[-1] // self.n_heads
-        return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
-
-    def forward(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)  # new
-
-
 # %% tags=["torch"]
-torch.manual_seed(0)
-model = MultiHeadAttention(m, n_heads).to(device)
 outputs_alone, no_weights = model(tensor(x))
 np.allclose(as_numpy(outputs_alone), as_numpy(out), atol=1e-5), no_weights
 

@@ -400,8 +400,8 @@ viewer.attention(
 # would be one sixteenth.)
 #
 # **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents
-# this. It brings the features of each position to mean 0 and variance 1, then scales
-# and shifts them; training becomes faster, and is slightly regularised:
+# this; training also becomes faster, and is regularised a little. It brings the
+# features of each position to mean 0 and variance 1, then scales and shifts them:
 #
 # $$\mathrm{LayerNorm}(x) =
 # \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$

@@ -135,6 +135,25 @@ def split_heads(x, d):
     return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
+class MultiHeadAttention(nnx.Module):
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+
+    def __init__(self, m, n_heads, *, rngs):
+        if m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m, rngs=rngs)
+        self.out = dense(m, m, rngs=rngs)
+
+    def project(self, x):
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+
+    def __call__(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)
+
+
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
     if q.dtype not in (jnp.float32, jnp.bfloat16):  # JAX's function is made for these
@@ -157,25 +176,6 @@ def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
         values = fused_attention(q, k, v, mask, is_causal=is_causal)
         weights = None
     return layer.out(merge_heads(values)), weights
-
-
-class MultiHeadAttention(nnx.Module):
-    """Attention in several heads: ``b s m -> b s m, b h s s``."""
-
-    def __init__(self, m, n_heads, *, rngs):
-        if m % n_heads:
-            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
-        self.n_heads = n_heads
-        self.qkv = dense(m, 3 * m, rngs=rngs)
-        self.out = dense(m, m, rngs=rngs)
-
-    def project(self, x):
-        """Queries, keys and values of every head: each ``b h s d``."""
-        d = x.shape[-1] // self.n_heads
-        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
-
-    def __call__(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # --------------------------------------------------------------------------------------

@@ -138,6 +138,26 @@ def split_heads(x, d):
     return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
+class MultiHeadAttention(nn.Module):
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+
+    def __init__(self, m, n_heads):
+        super().__init__()
+        if m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m)
+        self.out = dense(m, m)
+
+    def project(self, x):
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
+
+    def forward(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)
+
+
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
     function = nn.functional.scaled_dot_product_attention
@@ -157,26 +177,6 @@ def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
         values = fused_attention(q, k, v, mask, is_causal=is_causal)
         weights = None
     return layer.out(merge_heads(values)), weights
-
-
-class MultiHeadAttention(nn.Module):
-    """Attention in several heads: ``b s m -> b s m, b h s s``."""
-
-    def __init__(self, m, n_heads):
-        super().__init__()
-        if m % n_heads:
-            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
-        self.n_heads = n_heads
-        self.qkv = dense(m, 3 * m)
-        self.out = dense(m, m)
-
-    def project(self, x):
-        """Queries, keys and values of every head: each ``b h s d``."""
-        d = x.shape[-1] // self.n_heads
-        return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
-
-    def forward(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # --------------------------------------------------------------------------------------
