@@ -578,10 +578,11 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 real = np.arange(s) < np.array([[7], [5]])  # b s: the second sentence has five words
 _, hidden_weights = model(tensor(x), tensor(real[:, None, None, :]))  # b 1 1 k
 
-# %% mystnb={"image": {"alt": "Two rows of four maps, a row per sentence and a column per head. In a new layer all weights are of a similar, light colour; in the second sentence the last two columns of every map are grey: no query sees the padding."}} tags=["shared", "figure"]
+# %% mystnb={"image": {"alt": "A grid of maps, a column per head; the seven queries of the full sentence stand above those of the padded one. In a new layer all weights are of a similar colour; in the second sentence the last two keys are grey in every head: no query sees the padding."}} tags=["shared", "figure"]
 grid = np.where(real[:, None, None, :], as_numpy(hidden_weights), np.nan)  # b h q k
-names = [f"{text}, head {head}" for text in ("full", "padded") for head in range(4)]
-plots.heatmaps([*grid[0], *grid[1]], titles=names, high=0.5, size=(7, 3.6))
+columns = np.concatenate(list(grid), axis=1)  # h (b q) k: one sentence below the other
+names = [f"head {head}" for head in range(n_heads)]
+plots.heatmaps(columns, titles=names, y="queries of both", high=0.4, size=(6, 3.4))
 
 # %% [markdown] tags=["shared"]
 # How many heads? In this layer, $h$ has to divide $m$: with $m = 4$ there can be 1, 2
