@@ -610,6 +610,8 @@ assert not as_numpy(maps)[:, ~real.all(axis=1), :, :, -5:].any()  # in both laye
 # hidden features.
 
 # %% [markdown] tags=["shared"]
+# ## Extra: Smaller initial weights instead of norms
+#
 # **Exercise 3, an open question.** Could smaller initial weights replace the norms?
 # GPT-2 scales the last weights of each branch by $1/\sqrt{N}$, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Multiply each
