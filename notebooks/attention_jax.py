@@ -62,7 +62,6 @@ import numpy as np
 from flax import nnx
 
 from helpers import as_numpy, check, reference, to_arrays
-from helpers.data import checks
 from helpers.jax import tensor
 from helpers.show import drawing, plots, say, viewer
 
@@ -86,7 +85,8 @@ words = np.array([[int(name == own) for name in features] for own in chosen])  #
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
-# Attention is a soft dictionary. A **query** says what a word looks for. Each word has
+# Attention is a soft dictionary: all of it must be *differentiable*, so that gradient
+# descent can learn where to look. A **query** says what a word looks for. Each word has
 # a **key** and a **value**. A **score function** $f$ compares the query with each key;
 # high scores become large weights, and the output is the weighted mean of *all* values.
 # Suppose that the word *it* looks for an animal, and that the features of each word
@@ -104,8 +104,9 @@ drawing("soft-dictionary")
 # The weights $\alpha_i$ are the *softmax* of the scores: they are positive, their sum
 # is one, and a score that is higher by 1 gets $e \approx 2.7$ times the weight.
 #
-# Here the score $f$ is the dot product. (Bahdanau et al. took a small network,
-# *additive attention*.)
+# Attention mechanisms differ in what their queries and keys are, and in the score. Here
+# $f$ is the dot product. (Bahdanau et al. took a small network, *additive attention*;
+# [others](https://arxiv.org/abs/1410.5401) the cosine.)
 
 # %% tags=["shared"]
 query = np.array([4, 0, 0, 0, 0])  # looks for an animal
@@ -165,7 +166,7 @@ def self_attention(x, w_query, w_key, w_value):
     return weights @ values, weights
 
 
-outputs, weights = self_attention(words, w_query, w_key, w_value)  # q e, q k
+outputs, word_map = self_attention(words, w_query, w_key, w_value)  # q e, q k
 dict(zip(tokens, outputs.round(1).tolist(), strict=True))
 
 # %% [markdown] tags=["shared"]
@@ -184,7 +185,7 @@ dict(zip(tokens, outputs.round(1).tolist(), strict=True))
 
 # %% tags=["shared", "figure"]
 viewer.attention(
-    weights[None, None],  # one layer, one head
+    word_map[None, None],  # one layer, one head
     tokens,
     about="Where each word of the sentence looks: a map of eight queries by eight keys",
     query=it,
@@ -192,7 +193,7 @@ viewer.attention(
 
 # %% tags=["shared", "check"]
 # Checked: "the" gets the mean, "it" the cat, and the longer query a sharper peak
-row, values = dict(zip(tokens, weights, strict=True)), words @ w_value  # k e
+row, values = dict(zip(tokens, word_map, strict=True)), words @ w_value  # k e
 np.testing.assert_allclose(row["the"] @ values, values.mean(axis=0))
 assert tokens[row["it"].argmax()] == tokens[row["thirsty"].argmax()] == "cat"
 assert row["thirsty"].max() > row["it"].max() > 0.8
@@ -219,14 +220,14 @@ drawing("attention")
 # %% [markdown] tags=["jax"]
 # In JAX, the same lines take arrays with more axes in front, such as `b` and `h`: `@`
 # multiplies the matrices in the last two axes, and the softmax runs along the last one,
-# the keys. The queries are scaled before the product, because large products overflow
-# in half precision (float16).
+# the keys.
 
 
 # %% tags=["jax"]
 def plain_attention(q, k, v):
     """Attention without a mask: ``... q d, ... k d, ... k e -> ... q e, ... q k``."""
-    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    q = q / math.sqrt(q.shape[-1])  # scaled first: large products overflow in float16
+    scores = q @ k.swapaxes(-1, -2)  # ... q k
     weights = jax.nn.softmax(scores, axis=-1)
     return weights @ v, weights
 
@@ -277,28 +278,22 @@ say(
 # \mathrm{Var}\!\left(\frac{q^{\mathsf T} k}{\sqrt{d}}\right) = \sigma^4 .$$
 #
 # Without the root, more features make larger scores, until one key gets nearly all the
-# weight: the softmax is *saturated*. Then a small change of most queries leaves the
-# weights as they are, so almost no gradient flows (see the extra on saturation). How
-# often does that happen? Take 400 random queries with 16 keys each, and call a query
-# saturated if its largest weight exceeds 0.99:
+# weight: the softmax is *saturated*. A small change of such a query hardly changes its
+# weights, so almost no gradient flows (see the extra on saturation). How often does
+# that happen? Take 400 random queries with 16 keys each, and call a query saturated if
+# its largest weight exceeds 0.99:
 
-# %% tags=["shared", "experiment"]
-# Experiment: 400 queries with 16 keys each, without the scale and with it, for each d
+# %% tags=["shared"]
 sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
 draw = np.random.default_rng(1).normal
-states, slopes = {"without the scale": [], "with the scale": []}, {}
-for d in sizes.tolist():
+states = {"without the scale": [], "with the scale": []}
+for d in sizes:
     queries, keys = draw(size=(400, d)), draw(size=(400, 16, d))  # n d, n k d
+    products = np.einsum("nd,nkd->nk", queries, keys)
     for name, scale in zip(states, (1, 1 / math.sqrt(d)), strict=True):
-        scores = scale * np.einsum("nd,nkd->nk", queries, keys)
-        weights = reference.softmax(scores)  # n k
-        diagonal = weights[:, :, None] * np.eye(16)
-        by_scores = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
-        by_query = scale * by_scores @ keys  # n k d
-        slopes[name] = [np.linalg.norm(x, axis=(1, 2)) for x in (by_scores, by_query)]
-        largest = weights.max(axis=1)  # n
-        state = scores.var(), largest.mean(), (largest > 0.99).mean()
-        states[name].append(state)
+        scores = scale * products  # n k
+        largest = reference.softmax(scores).max(axis=1)  # n
+        states[name].append([scores.var(), largest.mean(), (largest > 0.99).mean()])
 
 # %% mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}} tags=["shared", "figure"]
 titles = ["variance of the scores", "largest weight", "share of saturated queries"]
@@ -313,7 +308,7 @@ fig
 saturated = states["without the scale"][-1][2]
 say(
     f"At $d = 1024$, without the scale, **{saturated:.0%}** of the queries are "
-    "saturated; with it, none is."
+    "saturated (in this draw); with it, none is."
 )
 
 # %% tags=["shared", "check"]
@@ -323,8 +318,6 @@ np.testing.assert_allclose(variance, [sizes, np.ones(11)], rtol=0.2)
 assert largest[0, -1] > 0.9 and 0.5 < share[0, -1] < 0.9
 assert np.ptp(largest[1, 2:]) < 0.15 * largest[1, 2:].mean()
 assert largest[1].max() < 0.45 and (share[1] == 0).all()
-change = 1e6 * (reference.softmax(1.000001 * scores) - weights)  # of longer queries
-np.testing.assert_allclose((by_query @ queries[..., None])[..., 0], change, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
 # ## Masked positions have no effect
@@ -333,14 +326,34 @@ np.testing.assert_allclose((by_query @ queries[..., None])[..., 0], change, atol
 # *padding*, which no word should see, and a model that learns to predict the next word
 # must not see that word. A **mask** says which keys a query may look at: a boolean
 # array, where **True means "may look"** (in PyTorch's `nn.MultiheadAttention`, True
-# hides). A hidden score becomes $-\infty$, so that its weight is zero.
+# hides). A **causal mask** lets a position see itself and what comes before.
 #
-# But for a query that sees nothing, formula (1) then gives the weights $0/0$, which is
-# NaN, "not a number". One NaN makes the loss NaN, then the gradient, then every
-# parameter. So `masked_softmax` replaces hidden scores by the lowest finite number, and
-# then sets their weights to zero. Before that, `check_mask` refuses what would be used
-# without a complaint, and wrongly: a mask of numbers, or one that could be read in two
-# ways.
+# A mask of numbers would be used without a complaint, and wrongly, and one for scores
+# `b h q k` with three axes could be read in two ways. `full_mask` refuses both, and
+# adds the causal mask if it is asked for:
+
+
+# %% tags=["jax", "export"]
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    past = jnp.tri(n, n_keys, dtype=bool)  # q k: the lower triangle
+    return past if mask is None else past & mask
+
+
+# %% [markdown] tags=["shared"]
+# A hidden score becomes $-\infty$, so that its weight is zero. But for a query that
+# sees nothing, formula (1) then gives the weights $0/0$, which is NaN, "not a number".
+# One NaN makes the loss NaN, then the gradient, then every parameter. So
+# `masked_softmax` replaces hidden scores by the lowest finite number, and then sets
+# their weights to zero:
 
 
 # %% tags=["jax", "export"]
@@ -348,17 +361,8 @@ def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return jax.nn.softmax(scores, axis=-1)
-    checks.check_mask(mask, scores)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
-
-
-# %% tags=["jax", "export"]
-def with_causal(mask, q, k):
-    """A mask under which positions also see only themselves and what comes before."""
-    checks.check_causal(q, k)
-    past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
-    return past if mask is None else mask & past  # ... q k
 
 
 def attention(q, k, v, mask=None, *, is_causal=False):
@@ -368,28 +372,27 @@ def attention(q, k, v, mask=None, *, is_causal=False):
     look. Hidden keys and values must be finite: 0 · NaN is NaN.
     """
     scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
-    mask = with_causal(mask, q, k) if is_causal else mask
-    weights = masked_softmax(scores, mask)
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
     return weights @ v, weights
 
 
 # %% [markdown] tags=["shared"]
-# A **padding mask** hides the padded keys. Ours also hides everything from the padded
-# queries. Nobody uses their outputs, so most later pages leave this out.
+# A **padding mask** hides the padded keys, from all queries alike:
 
 # %% tags=["shared"]
 b, s, d = 2, 6, 5  # two sentences; the second has four words and two of padding
 q, k, v = np.random.default_rng(2).normal(size=(3, b, s, d))
 real = np.arange(s) < np.array([[6], [4]])  # b s
-padding = real[:, :, None] & real[:, None, :]  # b q k
+padding = real[:, None, :]  # b 1 k: no query sees padding
 out, weights = attention(tensor(q), tensor(k), tensor(v), tensor(padding))
+as_numpy(weights)[1].round(2)  # q k, of the second sentence
 
-# %% mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns and the last two rows are grey."}} tags=["shared", "figure"]
+# %% mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns are grey."}} tags=["shared", "figure"]
 causal = np.tril(np.ones((s, s), bool))  # q k
 masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
 maps = {}
 for name, mask in masks.items():
-    out, weights = attention(tensor(q), tensor(k), tensor(v), tensor(mask))
+    _, weights = attention(tensor(q), tensor(k), tensor(v), tensor(mask))
     maps[name] = as_numpy(weights)  # b q k
 second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
@@ -406,7 +409,8 @@ k_garbage, v_garbage = np.where(real[..., None], [k, v], 1e4)
 garbage = (tensor(k_garbage), tensor(v_garbage))
 dirty, _ = attention(tensor(q), *garbage, tensor(padding))
 np.testing.assert_array_equal(as_numpy(dirty), as_numpy(clean))
-np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
+blind, _ = attention(tensor(q), tensor(k), tensor(v), tensor(np.zeros((s, s), bool)))
+np.testing.assert_array_equal(as_numpy(blind), 0)
 
 # %% [markdown] tags=["shared"]
 # ## Heads attend independently of each other
@@ -417,9 +421,9 @@ np.testing.assert_array_equal(as_numpy(clean)[~real], 0)
 # by itself; their outputs are concatenated. Once words carry their positions, two heads
 # can also keep *who* and *whom* apart in *the cat chased the dog*.
 #
-# Here are two heads by hand, *who* and *what*, stacked on a new axis `h`. Each row of
-# `looks_for` says which columns of `w_query` a head keeps. To keep it short, both share
-# keys and values (as in *multi-query attention*):
+# Here are two heads by hand, *who* and *what*, stacked on a new axis `h`:
+# `w_query * kept` sets the columns to zero that a head does not keep. To keep it short,
+# both share keys and values (as in *multi-query attention*):
 
 # %% tags=["shared"]
 looks_for = np.array(
@@ -428,10 +432,10 @@ looks_for = np.array(
         [0, 1, 1, 1, 1],  # head "what": a drink, an action, a state, a pronoun
     ]
 )  # h m
-w_heads = w_query * looks_for[:, None]  # h m m
+w_heads = np.array([w_query * kept for kept in looks_for])  # h m m
 head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
 joined = np.concatenate(list(head_outputs), axis=1)  # q (h e): side by side
-_, one_head = self_attention(words, w_query, w_key, w_value)  # q k
+joined[tokens.index("drank")].round(1)  # four columns of "who", four of "what"
 
 # %% tags=["shared", "figure"]
 viewer.attention(
@@ -443,7 +447,7 @@ viewer.attention(
 
 # %% tags=["shared", "say"]
 say(
-    f"With one head, *drank* gives *cat* and *milk* {one_head[drank, cat]:.2f} each. "
+    f"With one head, *drank* gives *cat* and *milk* {word_map[drank, cat]:.2f} each. "
     f"With two, *who* gives *cat* {head_weights[0, drank, cat]:.2f}, and *what* gives "
     f"*milk* {head_weights[1, drank, milk]:.2f}. In the output of *drank*, the columns "
     "of *who* are mostly *animal*, those of *what* mostly *drink*."
@@ -463,7 +467,8 @@ three = np.array(
         [0, 0, 0, 1, 1],  # head "how"
     ]
 )  # h m
-_, apart = self_attention(words, w_query * three[:, None], w_key, w_value)
+w_three = np.array([w_query * kept for kept in three])  # h m m
+_, apart = self_attention(words, w_three, w_key, w_value)
 thirsty = tokens.index("thirsty")
 np.testing.assert_allclose(apart[1, cat, drank], apart[2, cat, thirsty])
 say(
@@ -486,14 +491,16 @@ drawing("heads")
 # $$\mathrm{MultiHead}(X) =
 # \left[\mathrm{head}_1 \ldots \mathrm{head}_h\right] W^O \tag{2}$$
 #
-# Each head is $h$ times narrower, so all heads together cost about as much as one of
-# size $m$. For speed, all matrices $W^Q_i$, $W^K_i$, $W^V_i$ are stored side by side in
-# one, of shape `m 3m`. $W^O$ mixes what the heads have found. Each matrix comes with a
-# bias, which some models leave out.
+# $W^O$ mixes what the heads have found. Each head is $h$ times narrower, so all heads
+# together cost about as much as one of size $m$. For speed, all matrices $W^Q_i$,
+# $W^K_i$, $W^V_i$ are stored side by side in one, of shape `m 3m` (PyTorch stores the
+# transpose). Each matrix comes with a bias, which some models leave out.
 #
 # `dense` draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs: for inputs of variance
 # 1, the scores of a new layer have a variance of about 1/9, and it attends almost
-# evenly. `merge_heads` puts the heads side by side.
+# evenly. ([Xavier initialisation](https://proceedings.mlr.press/v9/glorot10a.html) is
+# as usual; the layer is not sensitive to it as long as $Q$ and $K$ start small.)
+# `split_heads` and `merge_heads` move between features and heads.
 
 # %% tags=["jax", "export"]
 # One object for all layers: models of the same sizes are then compiled only once.
@@ -517,10 +524,18 @@ def split_heads(x, d):
 
 
 # %% [markdown] tags=["shared"]
-# The layer puts all of it together:
+# The layer puts all of it together. Its last two steps are a function of their own,
+# `attend`, to which the next section adds options:
 
 
 # %% tags=["jax"]
+def attend(layer, q, k, v, mask=None):
+    """Output and weights of a layer: ``b q m, b h q k``."""
+    values, weights = attention(q, k, v, mask)  # b h q d, b h q k
+    return layer.out(merge_heads(values)), weights
+
+
+# %% tags=["jax", "export"]
 class MultiHeadAttention(nnx.Module):
     """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
@@ -531,11 +546,13 @@ class MultiHeadAttention(nnx.Module):
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def __call__(self, x, mask=None):
+    def project(self, x):
+        """Queries, keys and values of every head: each ``b h s d``."""
         d = x.shape[-1] // self.n_heads
-        q, k, v = [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
-        values, weights = attention(q, k, v, mask)  # b h s d, b h s s
-        return self.out(merge_heads(values)), weights
+        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+
+    def __call__(self, x, mask=None, **options):  # those of `attend`
+        return attend(self, *self.project(x), mask, **options)
 
 
 # %% tags=["jax"]
@@ -556,7 +573,21 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# How many heads? In this layer, $h$ has to divide $m$;
+# A mask for the layer needs an axis for the heads: a padding mask is `b 1 1 k`.
+
+# %% tags=["shared"]
+real = np.arange(s) < np.array([[7], [5]])  # b s: the second sentence has five words
+_, hidden_weights = model(tensor(x), tensor(real[:, None, None, :]))  # b 1 1 k
+
+# %% mystnb={"image": {"alt": "A grid of maps, a column per head; the seven queries of the full sentence stand above those of the padded one. In a new layer all weights are of a similar colour; in the second sentence the last two keys are grey in every head: no query sees the padding."}} tags=["shared", "figure"]
+grid = np.where(real[:, None, None, :], as_numpy(hidden_weights), np.nan)  # b h q k
+columns = np.concatenate(list(grid), axis=1)  # h (b q) k: one sentence below the other
+names = [f"head {head}" for head in range(n_heads)]
+plots.heatmaps(columns, titles=names, y="queries of both", high=0.4, size=(6, 3.4))
+
+# %% [markdown] tags=["shared"]
+# How many heads? In this layer, $h$ has to divide $m$: with $m = 4$ there can be 1, 2
+# or 4 heads, of $d = 4$, 2 or 1 features.
 # [T5](https://arxiv.org/abs/1910.10683) chooses $d$ freely. Common models take $d = 64$
 # or $128$ and let $h$ grow with $m$: the
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
@@ -576,51 +607,36 @@ np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 # costs](costs_jax.ipynb) explains its kernels.
 
 # %% tags=["jax"]
-ours, _ = attention(tensor(q), tensor(k), tensor(v), is_causal=True)
-arrays = [tensor(x)[:, :, None] for x in (q, k, v)]  # b s h d, with one head
-theirs = jax.nn.dot_product_attention(*arrays, is_causal=True)[:, :, 0]
+q, k, v = model.project(tensor(x))  # each b h s d
+ours, _ = attention(q, k, v, is_causal=True)
+arrays = [heads.swapaxes(1, 2) for heads in (q, k, v)]  # each b s h d
+theirs = jax.nn.dot_product_attention(*arrays, is_causal=True).swapaxes(1, 2)
 np.allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# Our layers call it through `fused_attention`, which also gives zeros to a query that
-# sees nothing.
-
-
-# %% tags=["jax", "export"]
-def framework_attention(q, k, v, mask=None, *, is_causal=False):
-    """JAX's function, with the kernel that fits: ``b h q d, …, … -> b h q d``."""
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
-    half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
-    even = q.shape[1] % 2 == k.shape[1] % 2 == 0
-    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
-    ampere = capability[:1].isdigit() and float(capability) >= 8  # AMD's: "gfx942"
-    kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
-    if jax.default_backend() == "cpu":  # where XLA lacks some products of halves
-        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-    options = {"mask": mask, "is_causal": is_causal, "implementation": kernel}
-    out = jax.nn.dot_product_attention(q, k, v, **options)
-    return out.swapaxes(1, 2).astype(dtype)
+# But for a query that sees nothing, they differ: the function gives NaN or a mean.
+# `fused_attention` gives zeros, as `attention` does. A causal mask alone is passed on
+# as a flag, so that kernels skip what it hides.
 
 
 # %% tags=["jax", "export"]
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
     """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
-    if q.dtype == jnp.float64:  # JAX's function takes the softmax in float32
+    if q.dtype not in (jnp.float32, jnp.bfloat16):  # JAX's function is made for these
         return attention(q, k, v, mask, is_causal=is_causal)[0]
-    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
-        if is_causal:
-            checks.check_causal(q, k)
-        return framework_attention(q, k, v, is_causal=is_causal)
-    mask = with_causal(mask, q, k) if is_causal else mask
-    checks.check_mask(mask, q)
-    seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
-    whole = mask | ~seen | jnp.zeros((q.shape[2], k.shape[2]), bool)  # for cuDNN
-    return jnp.where(seen, framework_attention(q, k, v, whole), 0)
+    arrays = [x.swapaxes(1, 2) for x in (q, k, v)]  # b s h d
+    function = jax.nn.dot_product_attention
+    if mask is None and (not is_causal or q.shape[2] == k.shape[2]):
+        return function(*arrays, is_causal=is_causal).swapaxes(1, 2)
+    mask = full_mask(mask, q, k, is_causal)
+    seen = mask.any(axis=-1, keepdims=True)
+    out = function(*arrays, mask=mask | ~seen)  # a row that hides all would be wrong
+    return jnp.where(seen, out.swapaxes(1, 2), 0)
 
 
 # %% [markdown] tags=["shared"]
-# Later chapters use this layer. It returns weights only if they are asked for, and else
-# takes the fused kernel:
+# In later chapters `attend` returns weights only if they are asked for, and else takes
+# the fused kernel. `model` now calls this one:
 
 
 # %% tags=["jax", "export"]
@@ -629,31 +645,12 @@ def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
     if return_weights:
         values, weights = attention(q, k, v, mask, is_causal=is_causal)
     else:
-        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
+        values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        weights = None
     return layer.out(merge_heads(values)), weights
 
 
-class MultiHeadAttention(nnx.Module):
-    """Attention in several heads: ``b s m -> b s m, b h s s``."""
-
-    def __init__(self, m, n_heads, *, rngs):
-        if m % n_heads:
-            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
-        self.n_heads = n_heads
-        self.qkv = dense(m, 3 * m, rngs=rngs)
-        self.out = dense(m, m, rngs=rngs)
-
-    def project(self, x):  # new
-        """Queries, keys and values of every head: each ``b h s d``."""
-        d = x.shape[-1] // self.n_heads
-        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
-
-    def __call__(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)  # new
-
-
 # %% tags=["jax"]
-model = MultiHeadAttention(m, n_heads, rngs=nnx.Rngs(0))
 outputs_alone, no_weights = model(tensor(x))
 np.allclose(as_numpy(outputs_alone), as_numpy(out), atol=1e-5), no_weights
 
@@ -666,13 +663,12 @@ np.allclose(as_numpy(outputs_alone), as_numpy(out), atol=1e-5), no_weights
 
 # %% tags=["shared"]
 order = np.array([4, 5, 6, 7, 0, 1, 2, 3])
-given, given_weights = self_attention(words, w_query, w_key, w_value)
-shuffled, shuffled_weights = self_attention(words[order], w_query, w_key, w_value)
+shuffled, shuffled_map = self_attention(words[order], w_query, w_key, w_value)
 " ".join(tokens[i] for i in order)
 
 # %% mystnb={"image": {"alt": "Two matrices of outputs, words by features, for the sentence as given and with its words shuffled. Each word has the same row in both: it and thirsty are dark at animal, cat is shared by action and state, wherever they come in the sentence."}} tags=["shared", "figure"]
 fig = plots.heatmaps(
-    [given, shuffled],
+    [outputs, shuffled],
     titles=["F(X): as given", "F(PX): shuffled"],
     x="",
     y="",
@@ -694,13 +690,14 @@ fig
 #
 # $$F(PX) = P\,F(X) .$$
 #
-# Such a layer is **equivariant**.
+# Such a layer is **equivariant**. Inside, the queries and the keys have moved, the rows
+# and the columns of the map $A$: it has become $P A P^{\mathsf T}$.
 
 # %% tags=["shared", "check"]
 # Checked: shuffling the words shuffles outputs and weights in the same way
-np.testing.assert_allclose(shuffled, given[order])
-np.testing.assert_allclose(shuffled_weights, given_weights[np.ix_(order, order)])
-assert np.abs(shuffled - given).max() > 0.75
+np.testing.assert_allclose(shuffled, outputs[order])
+np.testing.assert_allclose(shuffled_map, word_map[np.ix_(order, order)])
+assert np.abs(shuffled - outputs).max() > 0.75
 seven = np.random.default_rng(4).permutation(s)  # and the layer of several heads:
 moved, _ = model(tensor(x[:, seven]), return_weights=True)
 np.testing.assert_allclose(as_numpy(moved), as_numpy(out)[:, seven], atol=1e-6)
@@ -747,44 +744,33 @@ say(
 # them are zero. How far do the weights move per unit of change in the query? For the
 # 400 queries of $d = 1024$, we take the norm of $\partial\alpha/\partial q$:
 
+
+# %% tags=["shared"]
+def slopes(scale):
+    """Derivative of the weights of each query with respect to the query: ``n k d``."""
+    weights = reference.softmax(scale * products)  # n k
+    diagonal = weights[:, :, None] * np.eye(16)
+    by_scores = diagonal - weights[:, :, None] * weights[:, None, :]  # n k k
+    return scale * by_scores @ keys
+
+
+by_query = [slopes(1), slopes(1 / math.sqrt(1024))]
+without, level = [np.linalg.norm(slope, axis=(1, 2)) for slope in by_query]  # n
+
 # %% tags=["shared", "say"]
-without, level = slopes["without the scale"][1], slopes["with the scale"][1]
 say(
     f"Without the scale, the median of the norms is {np.median(without):.4f}, and the "
     f"largest is {without.max():.0f}. With the scale, the norm is between "
     f"{level.min():.2f} and {level.max():.2f} for every query."
 )
 
-# %% [markdown] tags=["shared"]
-# The few large norms belong to queries whose weight is shared by two keys: there the
-# gradient is far too large.
-
-# %% [markdown] tags=["shared"]
-# ## Extra: Shuffling moves rows and columns of the map
-#
-# What has happened to the weights inside? Shuffling moves the queries, which are the
-# rows of the map, and the keys, its columns: the weights $A$ become $P A P^{\mathsf
-# T}$.
-
-# %% mystnb={"image": {"alt": "Two attention maps, words by words, for the sentence as given and shuffled. Rows and columns have moved together: in both, the dark cell of the row it is in the column cat."}} tags=["shared", "figure"]
-fig = plots.heatmaps(
-    [given_weights, shuffled_weights],
-    titles=["A: as given", "PAPᵀ: shuffled"],
-    x="",
-    y="",
-    x_ticks=tokens,
-    y_ticks=tokens,
-    size=(6.4, 3.6),
+# %% tags=["shared", "check"]
+# Checked: the derivative foretells what a query that is longer by a millionth changes
+small = products / 32
+change = 1e6 * (reference.softmax(1.000001 * small) - reference.softmax(small))
+np.testing.assert_allclose(
+    np.einsum("nkd,nd->nk", by_query[1], queries), change, atol=1e-4
 )
-mixed = [tokens[i] for i in order]
-fig.axes[1].tick_params("y", labelleft=True)
-fig.axes[1].set(xticklabels=mixed, yticklabels=mixed)
-for ax in fig.axes[:2]:
-    ax.tick_params("x", rotation=90)
-    for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
-        if label.get_text() in ("cat", "it"):
-            label.set(color=plots.COLOURS[1], weight="bold")
-fig
 
 # %% [markdown] tags=["shared"]
 # ## Extra: With a context, the map need not be square
@@ -816,7 +802,8 @@ class CrossAttention(nnx.Module):
         ]
 
     def __call__(self, x, context, mask=None, **options):
-        q, (k, v) = self.queries(x), self.keys_values(context)
+        q = self.queries(x)
+        k, v = self.keys_values(context)
         return attend(self, q, k, v, mask, **options)
 
 

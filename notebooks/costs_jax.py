@@ -532,8 +532,8 @@ def in_chunks(q, k, v, size=64):
 
 # %% [markdown] tags=["jax"]
 # JAX's own attention is fused with `implementation="cudnn"`, in half precision on
-# NVIDIA GPUs; `"xla"` runs everywhere. The chapter on attention chooses between them in
-# `fused_attention`, which our models call, unless they are asked for the maps.
+# NVIDIA GPUs; `"xla"` runs everywhere, and is what our models take in
+# `fused_attention`. *The Transformer of today* chooses between the two.
 
 
 # %% tags=["jax"]

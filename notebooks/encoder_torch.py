@@ -25,13 +25,10 @@
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
 # a search that needs the result of another needs a second layer.
 #
-# But attention alone is not enough:
-#
-# * It averages, so something else has to compute: the *feed-forward net*.
-# * Averaging again and again makes all words alike: *residual connections* work against
-#   it.
-# * Residual connections make the numbers grow from layer to layer: *norms* keep them
-#   on one scale.
+# But attention alone is not enough. It averages, so something else has to compute: the
+# *feed-forward net*. Averaging again and again makes all words alike: *residual
+# connections* work against it. They in turn make the numbers grow from layer to layer:
+# *norms* keep them on one scale.
 #
 # These are the parts of the **encoder** of [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762). We build them one by one.
@@ -60,7 +57,6 @@ if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     sys.path.insert(0, os.getcwd())
 
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import torch
@@ -98,6 +94,7 @@ code["-"] = np.zeros(5)
 about = np.array([code[name] for name in ["Anna", "Ben", "Carl", "-"]])  # s d
 says = np.array([code[name] for name in ["Ben", "Rome", "Oslo", "-"]])
 asks = np.array([code[name] for name in ["-", "-", "-", "Anna"]])
+
 
 # %% tags=["shared"]
 def look(queries, keys, values):
@@ -150,8 +147,9 @@ assert names[look(again, about, moved)[0][3].argmax()] == "Oslo"
 # So we stack layers; the unit of the stack is the **block**. Its input has a row of
 # $m$ features for each **token** of a text, a word or a piece of a word. Attention
 # moves information between the rows; then the **feed-forward net**, two linear layers,
-# computes something new from each row, with the same weights at every position. The
-# output of each of these two **branches** is *added* to its input (a **residual
+# computes something new from each row, with the same weights at every position. (One
+# wide layer and not several narrow ones: all its features are computed in parallel.)
+# The output of each of these two **branches** is *added* to its input (a **residual
 # connection**), and a **norm** brings each row of the sum to mean 0 and variance 1.
 
 # %% mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}} tags=["shared", "figure"]
@@ -164,9 +162,9 @@ drawing("encoder-block")
 # \mathrm{FFN}(x) &= \max(0,\, xW_1 + b_1)\, W_2 + b_2
 # \end{aligned}$$
 #
-# Here $x$ is the input, $W_1$ widens each row to $f$ hidden features, and $W_2$ brings
-# it back to $m$; $b_1$ and $b_2$ are biases. The activation $\max(0, \cdot)$ is the
-# ReLU; GELU is a smooth form of it.
+# Here $x$ is the input, $W_1$ widens each row to $f$ hidden features, usually $2m$ to
+# $8m$, and $W_2$ brings it back to $m$; $b_1$ and $b_2$ are biases. The activation
+# $\max(0, \cdot)$ is the ReLU; GELU is a smooth form of it.
 #
 # In training, **dropout** ([Srivastava et al.
 # 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
@@ -229,6 +227,11 @@ x = np.random.default_rng(2).normal(size=(b, s, m))
 out, weights = block(tensor(x), return_weights=True)  # b s m, b h q k
 {name: array.shape for name, array in to_arrays(block).items()}  # inputs × outputs
 
+# %% mystnb={"image": {"alt": "Heat maps of a block's input and output, seven positions by twelve features, for one sequence. The colours of the output resemble those of the input, as the residual connections keep them, but every row is on one scale."}} tags=["shared", "figure"]
+titles, axes = ["input x", "output of the block"], {"x": "feature", "y": "position"}
+pair, scale = [x[0], as_numpy(out)[0]], {"low": -3, "high": 3, "bar": "value"}
+plots.heatmaps(pair, titles=titles, size=(6.4, 2.6), **axes, **scale)
+
 # %% tags=["shared", "check"]
 # Checked: the block agrees with NumPy in float64; its net treats each position alone
 expected, _ = reference.encoder_block(x, to_arrays(block), n_heads)
@@ -255,11 +258,11 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A mean followed by a linear layer is not enough
 #
-# What can the net do that a mean cannot? Take a sequence of two bits, and ask whether they are
-# different. A head that weights both bits equally passes on their mean: 0, ½ or 1. The
-# output should be 0, 1, 0. What follows this head in the attention layer is linear, and
-# no straight line goes up and down again: the best one is ½ everywhere. A net
-# with two hidden features can do it, by $\max(0, 2x) - 2\max(0, 2x - 1)$:
+# What can the net do that a mean cannot? Take a sequence of two bits, and ask whether
+# they are different. A head that weights both bits equally passes on their mean: 0, ½
+# or 1. The output should be 0, 1, 0. What follows this head in the attention layer is
+# linear, and no straight line goes up and down again: the best one is ½ everywhere. A
+# net with two hidden features can do it, by $\max(0, 2x) - 2\max(0, 2x - 1)$:
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
@@ -273,7 +276,8 @@ hidden = (np.maximum(0, 2 * mean), np.maximum(0, 2 * mean - 1))
 # **Exercise 2, change the code.** Two heads can do it without a feed-forward net: one
 # gives both bits the same weight, the other looks sharply at a 1 if there is one.
 # Compute both with `attention` (keys and values are the bits; one feature, so their
-# shape is `b k 1`). Which linear combination of the two outputs is right?
+# shape is `b k 1`). Which linear combination of the two outputs is right? (Two heads
+# see more than the mean.)
 
 # %% tags=["shared", "answer"]
 keys = tensor(bits[:, :, None])  # b k 1
@@ -302,6 +306,7 @@ say(
 # connections out. The norms stay: they rescale each row, but cannot make equal rows
 # different.
 
+
 # %% tags=["shared"]
 def whole_block(block, x):
     """Outputs of the block as it is."""
@@ -329,31 +334,23 @@ def similarity(x):
     """Mean cosine between two positions: ``b s m -> number``."""
     x = x / np.linalg.norm(x, axis=-1, keepdims=True)
     cosines = x @ x.swapaxes(-1, -2)  # b s s
-    s = x.shape[1]
-    return (cosines.sum() / len(x) - s) / (s * (s - 1))
+    n = x.shape[1]
+    return (cosines.sum() / len(x) - n) / (n * (n - 1))
 
 
-def through(step, depth, x):
-    """The first ``depth`` blocks, each applied by ``step``: ``b s m -> b s m``."""
-    for block in blocks[:depth]:
-        x = step(block, x)
-    return x
-
-
-# %% tags=["shared", "experiment"]
-# Experiment: stacks of 1 to 12 blocks, with and without residuals; six layers of maps
-depths = [1, 2, 3, 4, 6, 8, 12]
+# %% tags=["shared"]
 steps = {"with residuals": whole_block, "without residuals": without_residuals}
 alike, maps = {}, {}
 for name, step in steps.items():
-    outs = [through(step, depth, tensor(x)) for depth in depths]
-    alike[name] = [similarity(as_numpy(out)) for out in outs]
-    arrived = [through(step, depth, tensor(x)) for depth in range(6)]  # at each block
-    asked = {"return_weights": True}
-    found = [blocks[i].attention(y, **asked)[1] for i, y in enumerate(arrived)]
-    maps[name] = np.stack([as_numpy(weights)[0, :2] for weights in found])  # l h q k
+    y, alike[name], found = tensor(x), [], []
+    for block in blocks[:12]:
+        found.append(as_numpy(block.attention(y, return_weights=True)[1]))  # b h q k
+        y = step(block, y)
+        alike[name].append(similarity(as_numpy(y)))
+    maps[name] = np.stack(found)[:6, 0, :2]  # l h q k: of one sequence, two heads
 
 # %% mystnb={"image": {"alt": "Similarity of positions over depth from 1 to 12 blocks. Without residuals it is one from the second block on; with residuals it rises slowly."}} tags=["shared", "figure"]
+depths = np.arange(1, 13)
 lines = {name: (depths, alike[name]) for name in reversed(steps)}
 fig = plots.curves(
     {"similarity of positions": lines}, x="blocks", marks="o", size=(4.6, 3)
@@ -363,15 +360,15 @@ fig
 # %% tags=["shared", "say"]
 say(
     "Before any training, after three blocks without residual connections, the "
-    f"similarity of the outputs is {alike['without residuals'][2]:.3f}. With them it is "
-    f"**{alike['with residuals'][2]:.2f}**, and after twelve blocks "
-    f"{alike['with residuals'][-1]:.2f} (one draw of the weights)."
+    f"similarity of the outputs is {alike['without residuals'][2]:.3f}. With them it "
+    f"is **{alike['with residuals'][2]:.2f}**, and after twelve blocks "
+    f"{alike['with residuals'][-1]:.2f} (in this draw of the weights)."
 )
 
 # %% [markdown] tags=["shared"]
-# So without residual connections, all positions soon have nearly the same output. With
-# them the positions still become alike, only slowly, as each branch adds something
-# similar to all of them.
+# So without residual connections, all positions soon have nearly the same output, and
+# almost no gradient reaches their differences. With them the positions still become
+# alike, only slowly, as each branch adds something similar to all of them.
 
 # %% tags=["shared", "check"]
 # Checked: without residual connections positions and maps become uniform, with them not
@@ -396,11 +393,12 @@ viewer.attention(
 #
 # But residual connections have a price: each block adds to the row of a position, so
 # the numbers grow with depth. The scores, products of a query and a key, grow even
-# faster, and the softmax gives more and more of the weight to one key.
+# faster, and the softmax gives more and more of the weight to one key. (Equal weights
+# would be one sixteenth.)
 #
 # **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents
-# this. It brings the features of each position to mean 0 and variance 1, then scales
-# and shifts them:
+# this; training also becomes faster, and is regularised a little. It brings the
+# features of each position to mean 0 and variance 1, then scales and shifts them:
 #
 # $$\mathrm{LayerNorm}(x) =
 # \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
@@ -409,7 +407,7 @@ viewer.attention(
 # position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
 # [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
 # $\beta$: it divides by the root of the mean square. (Why not batch norm? It would mix
-# the sentences of a batch: see the extra.)
+# the sentences of a batch: see the extra, with other norms.)
 #
 # We take the norms out:
 
@@ -453,10 +451,10 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    "Before any training, without norms, the standard deviation at the input of the "
-    f"last block is {wild[0][-1]:.1f}, and a query gives **{wild[1][-1]:.0%}** of its "
-    "weight to one of 16 keys. With norms, the standard deviation is "
-    f"{calm[0][-1]:.1f}, and the largest weight {calm[1][-1]:.0%} (dotted: equal)."
+    "Before any training, in this draw, without norms, the standard deviation at the "
+    f"input of the last block is {wild[0][-1]:.1f}, and a query gives "
+    f"**{wild[1][-1]:.0%}** of its weight to one of 16 keys. With norms, the first is "
+    f"{calm[0][-1]:.1f} by construction, and the largest weight {calm[1][-1]:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -489,8 +487,9 @@ assert largest.max() < 0.2
 drawing("pre-norm-block")
 
 # %% [markdown] tags=["shared"]
-# Later chapters use this block with options, marked as new: `norm_first`; `activation`;
-# `dropout`, on the output of each branch as well; and another class of `attention`.
+# Later chapters use this block with options, marked as new: `norm_first`; `dropout`, on
+# the output of each branch as well; `activation`; and another class of `attention`.
+
 
 # %% tags=["torch", "export"]
 class EncoderBlock(nn.Module):
@@ -503,8 +502,8 @@ class EncoderBlock(nn.Module):
         f,
         *,
         dropout=0.0,  # new
-        activation="relu",  # new
         norm_first=False,  # new
+        activation="relu",  # new
         attention=MultiHeadAttention,  # new
     ):
         super().__init__()
@@ -528,9 +527,9 @@ class EncoderBlock(nn.Module):
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# The encoder is then only a loop. On demand it also collects the attention weights of
-# all blocks, the *maps*. With pre-norm it ends with one more norm, which scales the
-# sum. (`is_causal` is for later chapters.)
+# The encoder is then only a loop, which hands the mask to every block. On demand it
+# also collects the attention weights of all blocks, the *maps*. With pre-norm it ends
+# with one more norm, which scales the sum.
 
 # %% [markdown] tags=["torch"]
 # PyTorch does not register layers in a plain Python list, and gives no warning: their
@@ -541,19 +540,17 @@ class EncoderBlock(nn.Module):
 class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    block = EncoderBlock  # a translator's decoder takes another
-
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
         options = {"norm_first": norm_first, **options}
-        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(m) if norm_first else None
 
-    def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
-        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
+    def forward(self, x, mask=None, *, return_maps=False, **options):
+        maps = []
         for block in self.blocks:
-            x, weights = block(x, mask, **options)
+            x, weights = block(x, mask, return_weights=return_maps, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, torch.stack(maps)) if return_maps else x
@@ -589,7 +586,9 @@ torch.manual_seed(0)
 encoder = Encoder(2, m, n_heads, f, dropout=0.2).to(device)
 
 # %% tags=["shared"]
-out, maps = map(as_numpy, attention_maps(encoder, tensor(x)))
+lengths = np.array([16, 16, 11, 5])  # of the four sequences; the rest is padding
+real = np.arange(s) < lengths[:, None]  # b s
+out, maps = attention_maps(encoder, tensor(x), tensor(real[:, None, None]))  # b 1 1 k
 out.shape, maps.shape  # b s m, l b h s s
 
 # %% tags=["shared", "check"]
@@ -598,17 +597,21 @@ first_out, second_out = as_numpy(encoder(tensor(x))), as_numpy(encoder(tensor(x)
 assert np.abs(first_out - second_out).max() > 0.7
 dropped = as_numpy(encoder.blocks[0].dropout(tensor(np.ones(1000))))
 np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - 0.2)])
-again, _ = attention_maps(encoder, tensor(x))
-np.testing.assert_array_equal(as_numpy(again), out)
+again, _ = attention_maps(encoder, tensor(x), tensor(real[:, None, None]))
+np.testing.assert_array_equal(as_numpy(again), as_numpy(out))
+assert not as_numpy(maps)[:, ~real.all(axis=1), :, :, -5:].any()  # in both layers
 
 # %% [markdown] tags=["shared"]
-# **In your own code** take heads of 64 features, $f = 4m$, dropout 0.1, and 2 to 6
-# blocks; the encoder of 2017 had 6, [BERT](https://arxiv.org/abs/1810.04805) 12, with
-# far more text than most of us have. For a new model, try
-# pre-norm, RMS norm, and [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second
-# linear layer gates the hidden features.
+# **In your own code** take 2 to 6 blocks for data of your own, heads of 64 features,
+# $f = 4m$ and dropout 0.1; the encoder of 2017 had 6 blocks,
+# [BERT](https://arxiv.org/abs/1810.04805) 12, with far more text than most of us have.
+# For a new model, try pre-norm, RMS norm, and
+# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
+# hidden features.
 
 # %% [markdown] tags=["shared"]
+# ## Extra: Smaller initial weights instead of norms
+#
 # **Exercise 3, an open question.** Could smaller initial weights replace the norms?
 # GPT-2 scales the last weights of each branch by $1/\sqrt{N}$, for $N$ branches (see
 # [nanoGPT](https://github.com/karpathy/nanoGPT/blob/master/model.py)). Multiply each
@@ -637,67 +640,16 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Extra: The gradient of equal positions vanishes
-#
-# Could training make the positions of a stack without residual connections different
-# again? Only if a gradient reaches their *differences*. Our loss is a weighted sum of
-# the outputs, with random weights `probe` that sum to zero over the positions: what all
-# positions share drops out.
-
-
-# %% tags=["torch"]
-def input_gradient(function, x, probe):
-    """Norm of the gradient of ``sum(function(x) * probe)`` with respect to ``x``."""
-    x = tensor(x).requires_grad_()
-    (function(x) * tensor(probe)).sum().backward()
-    return np.linalg.norm(as_numpy(x.grad))
-
-
-# %% tags=["shared"]
-_, probe = np.random.default_rng(1).normal(size=(2, b, s, m))
-probe -= probe.mean(axis=1, keepdims=True)  # sums to zero over the positions
-
-# %% tags=["shared", "experiment"]
-# Experiment: this gradient in stacks of 1 to 12 blocks, with and without residuals
-no_block = np.linalg.norm(probe)  # the gradient without any block
-few = {"with residuals": [1, 2, 3, 6, 12], "without residuals": [1, 2, 3]}  # blocks
-gradient = {}
-for name, step in steps.items():
-    stacks = [partial(through, step, depth) for depth in few[name]]
-    gradient[name] = [input_gradient(stack, x, probe) / no_block for stack in stacks]
-
-# %% mystnb={"image": {"alt": "Gradient over depth from 1 to 12 blocks, relative to no block. Without residuals it drops by a factor of more than a thousand within three blocks, where the line ends; with residuals it stays level for several blocks."}} tags=["shared", "figure"]
-panel = "gradient, relative to no block"
-lines = {name: (few[name], y) for name, y in reversed(gradient.items())}
-fig = plots.curves({panel: lines}, x="blocks", log_y=[panel], marks="o", size=(4.6, 3))
-fig
-
-# %% tags=["shared", "say"]
-shrunk = np.floor(-np.log10(gradient["without residuals"][2]))
-say(
-    "After three blocks without residual connections the gradient has shrunk by a "
-    f"factor of over {10**shrunk:,.0f}. With them it is still about as large as "
-    f"without any block ({gradient['with residuals'][2]:.0%})."
-)
-
-# %% [markdown] tags=["shared"]
-# The line without residual connections ends here, because the rest is rounding.
-
-# %% tags=["shared", "check"]
-# Checked: residual connections keep the gradient of the differences alive
-faded, kept = gradient["without residuals"], gradient["with residuals"]
-assert faded[2] < 6e-4 and faded[2] < 1e-3 * faded[0]
-assert kept[2] > 0.8 and kept[-1] < 0.97
-
-# %% [markdown] tags=["shared"]
 # ## Extra: Batch norm would mix the sentences
 #
 # Why do Transformers not use the **batch norm** of vision? It takes mean and variance
 # over all positions of the batch. In training, an output would depend on the other
-# sentences and their padding. In text, the means also differ more from batch to batch
-# than in pictures ([Shen et al. 2020](https://arxiv.org/abs/2003.07845)), probably
-# because a rare word comes up in few batches. In the code of layer norm and batch norm,
-# only the axes differ:
+# sentences and their padding. It also needs large batches, for which a Transformer has
+# often no memory. In text, the means also differ more from batch to batch than in
+# pictures, probably because a rare word comes up in few batches. Other norms are meant
+# to help: *Power Normalization* ([Shen et al. 2020](https://arxiv.org/abs/2003.07845))
+# and *Adaptive Normalization* ([Xu et al. 2019](https://arxiv.org/abs/1911.07013)). In
+# the code of layer norm and batch norm, only the axes differ:
 
 
 # %% tags=["shared"]
@@ -886,8 +838,8 @@ assert check("encoder.pre_norm", my_pre_norm)
 #
 # * A second layer can look for what the first found.
 # * Attention mixes positions; the feed-forward net computes something new at each one.
-# * Residual connections keep positions distinct for longer; norms keep the numbers on
-#   one scale.
+# * In a new model, residual connections keep positions distinct for longer, and norms
+#   keep the numbers on one scale.
 # * Post-norm rescales every sum; pre-norm leaves the residual path alone.
 
 # %% [markdown] tags=["torch"]

@@ -61,8 +61,7 @@ from flax import nnx
 
 from helpers.data import byte_pairs, dates, sequences
 from helpers.exercises import check
-from helpers.jax import attention, decoder, encoder, fit, tensor
-from helpers.jax.attention import CrossAttention
+from helpers.jax import CrossAttention, attention, decoder, encoder, fit, tensor
 from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, table, viewer
 from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
@@ -160,8 +159,8 @@ drawing("cross-attention")
 # \end{aligned}$$
 #
 # `DecoderBlock` inherits self-attention and the feed-forward net from `EncoderBlock`,
-# and adds cross-attention: a `CrossAttention` takes its queries from the first argument,
-# its keys and values from the second.
+# and adds cross-attention: a `CrossAttention` takes its queries from the first
+# argument, its keys and values from the second.
 
 
 # %% tags=["jax"]
@@ -201,15 +200,18 @@ class DecoderBlock(encoder.EncoderBlock):
 drawing("translator")
 
 # %% [markdown] tags=["shared"]
-# A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`, which makes
-# the blocks.
+# A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`.
 
 
 # %% tags=["jax"]
 class Decoder(encoder.Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``, on demand with maps."""
 
-    block = DecoderBlock  # `Encoder` makes n_blocks of these
+    def __init__(self, n_blocks, *sizes, rngs, **options):
+        super().__init__(0, *sizes, rngs=rngs, **options)  # the norm
+        options["rngs"] = rngs
+        blocks = [DecoderBlock(*sizes, **options) for _ in range(n_blocks)]
+        self.blocks = nnx.data(blocks)
 
     def __call__(
         self, x, mask, context, context_mask=None, *, is_causal=False, return_maps=False

@@ -62,8 +62,7 @@ from helpers.data import byte_pairs, dates, sequences
 from helpers.exercises import check
 from helpers.settings import Settings
 from helpers.show import download_link, drawing, plots, say, table, viewer
-from helpers.torch import attention, decoder, encoder, fit, tensor
-from helpers.torch.attention import CrossAttention
+from helpers.torch import CrossAttention, attention, decoder, encoder, fit, tensor
 from helpers.torch.frameworks import device
 from helpers.weights import as_numpy, count_parameters, from_arrays, to_arrays
 
@@ -158,8 +157,8 @@ drawing("cross-attention")
 # \end{aligned}$$
 #
 # `DecoderBlock` inherits self-attention and the feed-forward net from `EncoderBlock`,
-# and adds cross-attention: a `CrossAttention` takes its queries from the first argument,
-# its keys and values from the second.
+# and adds cross-attention: a `CrossAttention` takes its queries from the first
+# argument, its keys and values from the second.
 
 
 # %% tags=["torch"]
@@ -197,15 +196,17 @@ class DecoderBlock(encoder.EncoderBlock):
 drawing("translator")
 
 # %% [markdown] tags=["shared"]
-# A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`, which makes
-# the blocks.
+# A stack of decoder blocks is a **decoder**: a loop like that of `Encoder`.
 
 
 # %% tags=["torch"]
 class Decoder(encoder.Encoder):
     """A stack of decoder blocks: ``b s m, b k m -> b s m``, on demand with maps."""
 
-    block = DecoderBlock  # `Encoder` makes n_blocks of these
+    def __init__(self, n_blocks, *sizes, **options):
+        super().__init__(0, *sizes, **options)  # the norm
+        blocks = [DecoderBlock(*sizes, **options) for _ in range(n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
 
     def forward(
         self, x, mask, context, context_mask=None, *, is_causal=False, return_maps=False

@@ -63,25 +63,6 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if not str(mask.dtype).endswith("bool"):
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
-
-
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-
-
 def check_length(x, table):
     """Raise an error if a sequence is longer than the table of positions."""
     s, longest = x.shape[1], table.shape[0]
@@ -102,20 +83,26 @@ def tensor(x):
 # notebooks/attention_jax.ipynb
 
 
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    past = jnp.tri(n, n_keys, dtype=bool)  # q k: the lower triangle
+    return past if mask is None else past & mask
+
+
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return jax.nn.softmax(scores, axis=-1)
-    check_mask(mask, scores)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
-
-
-def with_causal(mask, q, k):
-    """A mask under which positions also see only themselves and what comes before."""
-    check_causal(q, k)
-    past = jnp.tri(q.shape[-2], k.shape[-2], dtype=bool)
-    return past if mask is None else mask & past  # ... q k
 
 
 def attention(q, k, v, mask=None, *, is_causal=False):
@@ -125,8 +112,7 @@ def attention(q, k, v, mask=None, *, is_causal=False):
     look. Hidden keys and values must be finite: 0 · NaN is NaN.
     """
     scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
-    mask = with_causal(mask, q, k) if is_causal else mask
-    weights = masked_softmax(scores, mask)
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
     return weights @ v, weights
 
 
@@ -149,45 +135,6 @@ def split_heads(x, d):
     return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
-def framework_attention(q, k, v, mask=None, *, is_causal=False):
-    """JAX's function, with the kernel that fits: ``b h q d, …, … -> b h q d``."""
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # b s h d
-    half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
-    even = q.shape[1] % 2 == k.shape[1] % 2 == 0
-    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
-    ampere = capability[:1].isdigit() and float(capability) >= 8  # AMD's: "gfx942"
-    kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
-    if jax.default_backend() == "cpu":  # where XLA lacks some products of halves
-        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-    options = {"mask": mask, "is_causal": is_causal, "implementation": kernel}
-    out = jax.nn.dot_product_attention(q, k, v, **options)
-    return out.swapaxes(1, 2).astype(dtype)
-
-
-def fused_attention(q, k, v, mask=None, *, is_causal=False):
-    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
-    if q.dtype == jnp.float64:  # JAX's function takes the softmax in float32
-        return attention(q, k, v, mask, is_causal=is_causal)[0]
-    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
-        if is_causal:
-            check_causal(q, k)
-        return framework_attention(q, k, v, is_causal=is_causal)
-    mask = with_causal(mask, q, k) if is_causal else mask
-    check_mask(mask, q)
-    seen = mask.any(axis=-1, keepdims=True)  # where a query sees nothing, it sees all
-    whole = mask | ~seen | jnp.zeros((q.shape[2], k.shape[2]), bool)  # for cuDNN
-    return jnp.where(seen, framework_attention(q, k, v, whole), 0)
-
-
-def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
-    """Output of a layer, and its weights if they are asked for, else None."""
-    if return_weights:
-        values, weights = attention(q, k, v, mask, is_causal=is_causal)
-    else:
-        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
-    return layer.out(merge_heads(values)), weights
-
-
 class MultiHeadAttention(nnx.Module):
     """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
@@ -198,13 +145,37 @@ class MultiHeadAttention(nnx.Module):
         self.qkv = dense(m, 3 * m, rngs=rngs)
         self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x):  # new
+    def project(self, x):
         """Queries, keys and values of every head: each ``b h s d``."""
         d = x.shape[-1] // self.n_heads
         return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
 
     def __call__(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)  # new
+        return attend(self, *self.project(x), mask, **options)
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
+    if q.dtype not in (jnp.float32, jnp.bfloat16):  # JAX's function is made for these
+        return attention(q, k, v, mask, is_causal=is_causal)[0]
+    arrays = [x.swapaxes(1, 2) for x in (q, k, v)]  # b s h d
+    function = jax.nn.dot_product_attention
+    if mask is None and (not is_causal or q.shape[2] == k.shape[2]):
+        return function(*arrays, is_causal=is_causal).swapaxes(1, 2)
+    mask = full_mask(mask, q, k, is_causal)
+    seen = mask.any(axis=-1, keepdims=True)
+    out = function(*arrays, mask=mask | ~seen)  # a row that hides all would be wrong
+    return jnp.where(seen, out.swapaxes(1, 2), 0)
+
+
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if return_weights:
+        values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    else:
+        values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        weights = None
+    return layer.out(merge_heads(values)), weights
 
 
 # --------------------------------------------------------------------------------------
@@ -240,8 +211,8 @@ class EncoderBlock(nnx.Module):
         f,
         *,
         dropout=0.0,  # new
-        activation="relu",  # new
         norm_first=False,  # new
+        activation="relu",  # new
         attention=MultiHeadAttention,  # new
         rngs,
     ):
@@ -265,18 +236,16 @@ class EncoderBlock(nnx.Module):
 class Encoder(nnx.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    block = EncoderBlock  # a translator's decoder takes another
-
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
         options = {"norm_first": norm_first, "rngs": rngs, **options}
-        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
         self.norm = layer_norm(m, rngs=rngs) if norm_first else None
 
-    def __call__(self, x, mask=None, *, is_causal=False, return_maps=False):
-        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
+    def __call__(self, x, mask=None, *, return_maps=False, **options):
+        maps = []
         for block in self.blocks:
-            x, weights = block(x, mask, **options)
+            x, weights = block(x, mask, return_weights=return_maps, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, jnp.stack(maps)) if return_maps else x

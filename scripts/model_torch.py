@@ -60,25 +60,6 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if not str(mask.dtype).endswith("bool"):
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
-
-
-def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
-    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-
-
 def check_length(x, table):
     """Raise an error if a sequence is longer than the table of positions."""
     s, longest = x.shape[1], table.shape[0]
@@ -105,21 +86,27 @@ def tensor(x):
 # notebooks/attention_torch.ipynb
 
 
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    mask = None if mask is None else torch.as_tensor(mask, device=q.device)
+    if mask is not None and not (mask.dtype == torch.bool and mask.ndim in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    past = torch.ones(n, n_keys, dtype=torch.bool, device=q.device).tril()  # q k
+    return past if mask is None else past & mask
+
+
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    mask = torch.as_tensor(mask, device=scores.device)
-    check_mask(mask, scores)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
-
-
-def with_causal(mask, q, k):
-    """A mask under which positions also see only themselves and what comes before."""
-    check_causal(q, k)
-    past = torch.ones(q.shape[-2], k.shape[-2], device=q.device).tril().bool()
-    return past if mask is None else past & torch.as_tensor(mask, device=q.device)
 
 
 def attention(q, k, v, mask=None, *, is_causal=False):
@@ -129,8 +116,7 @@ def attention(q, k, v, mask=None, *, is_causal=False):
     look. Hidden keys and values must be finite: 0 · NaN is NaN.
     """
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
-    mask = with_causal(mask, q, k) if is_causal else mask
-    weights = masked_softmax(scores, mask)
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
     return weights @ v, weights
 
 
@@ -152,34 +138,6 @@ def split_heads(x, d):
     return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
-def framework_attention(q, k, v, mask=None, *, is_causal=False):
-    """PyTorch's function, which chooses a kernel: ``b h q d, …, … -> b h q d``."""
-    attend = nn.functional.scaled_dot_product_attention
-    return attend(q, k, v, attn_mask=mask, is_causal=is_causal)
-
-
-def fused_attention(q, k, v, mask=None, *, is_causal=False):
-    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
-    if mask is None:  # the causal mask as a flag: kernels then skip what it hides
-        if is_causal:
-            check_causal(q, k)
-        return framework_attention(q, k, v, is_causal=is_causal)
-    mask = torch.as_tensor(mask, device=q.device)
-    mask = with_causal(mask, q, k) if is_causal else mask
-    check_mask(mask, q)
-    seen = mask.any(dim=-1, keepdim=True)  # where a query sees nothing, it sees all
-    return torch.where(seen, framework_attention(q, k, v, mask | ~seen), 0)
-
-
-def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
-    """Output of a layer, and its weights if they are asked for, else None."""
-    if return_weights:
-        values, weights = attention(q, k, v, mask, is_causal=is_causal)
-    else:
-        values, weights = fused_attention(q, k, v, mask, is_causal=is_causal), None
-    return layer.out(merge_heads(values)), weights
-
-
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
@@ -191,13 +149,34 @@ class MultiHeadAttention(nn.Module):
         self.qkv = dense(m, 3 * m)
         self.out = dense(m, m)
 
-    def project(self, x):  # new
+    def project(self, x):
         """Queries, keys and values of every head: each ``b h s d``."""
         d = x.shape[-1] // self.n_heads
         return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
 
     def forward(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)  # new
+        return attend(self, *self.project(x), mask, **options)
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
+    function = nn.functional.scaled_dot_product_attention
+    if mask is None and (not is_causal or q.shape[2] == k.shape[2]):
+        return function(q, k, v, is_causal=is_causal)
+    mask = full_mask(mask, q, k, is_causal)
+    seen = mask.any(dim=-1, keepdim=True)
+    out = function(q, k, v, mask | ~seen)  # a row that hides all would be NaN
+    return torch.where(seen, out, 0)
+
+
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if return_weights:
+        values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    else:
+        values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        weights = None
+    return layer.out(merge_heads(values)), weights
 
 
 # --------------------------------------------------------------------------------------
@@ -231,8 +210,8 @@ class EncoderBlock(nn.Module):
         f,
         *,
         dropout=0.0,  # new
-        activation="relu",  # new
         norm_first=False,  # new
+        activation="relu",  # new
         attention=MultiHeadAttention,  # new
     ):
         super().__init__()
@@ -256,19 +235,17 @@ class EncoderBlock(nn.Module):
 class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    block = EncoderBlock  # a translator's decoder takes another
-
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
         options = {"norm_first": norm_first, **options}
-        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(m) if norm_first else None
 
-    def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
-        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
+    def forward(self, x, mask=None, *, return_maps=False, **options):
+        maps = []
         for block in self.blocks:
-            x, weights = block(x, mask, **options)
+            x, weights = block(x, mask, return_weights=return_maps, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, torch.stack(maps)) if return_maps else x

@@ -76,18 +76,6 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
-def check_mask(mask, scores):
-    """Raise an error unless a mask is boolean, with two axes or as many as the scores.
-
-    Three axes for scores ``b h q k`` are ambiguous: one mask a sequence, or a head?
-    """
-    if not str(mask.dtype).endswith("bool"):
-        raise TypeError("expected a boolean mask, got one of numbers")
-    if mask.ndim not in (2, scores.ndim):
-        axes = f"2 or {scores.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a mask of {axes}")
-
-
 def check_causal(q, k):
     """Raise an error unless there are as many queries as keys: who would see whom?"""
     if (n := q.shape[-2]) != (n_keys := k.shape[-2]):

@@ -15,7 +15,7 @@ __all__ = (
 
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
-# in float32, with the variance from differences: as PyTorch computes it
+# Flax's default variance, E[x²] − E[x]², loses digits; epsilon as in PyTorch
 layer_norm = partial(nnx.LayerNorm, epsilon=1e-5, use_fast_variance=False)
 
 
@@ -42,8 +42,8 @@ class EncoderBlock(nnx.Module):
         f,
         *,
         dropout=0.0,  # new
-        activation="relu",  # new
         norm_first=False,  # new
+        activation="relu",  # new
         attention=MultiHeadAttention,  # new
         rngs,
     ):
@@ -67,18 +67,16 @@ class EncoderBlock(nnx.Module):
 class Encoder(nnx.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    block = EncoderBlock  # a translator's decoder takes another
-
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, rngs, **options):
         options = {"norm_first": norm_first, "rngs": rngs, **options}
-        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nnx.data(blocks)
         self.norm = layer_norm(m, rngs=rngs) if norm_first else None
 
-    def __call__(self, x, mask=None, *, is_causal=False, return_maps=False):
-        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
+    def __call__(self, x, mask=None, *, return_maps=False, **options):
+        maps = []
         for block in self.blocks:
-            x, weights = block(x, mask, **options)
+            x, weights = block(x, mask, return_weights=return_maps, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, jnp.stack(maps)) if return_maps else x

@@ -6,7 +6,7 @@ from flax import nnx
 
 from helpers import weights
 from helpers.data import checkpoints, checks
-from helpers.jax.attention import UNIFORM, framework_attention, merge_heads, split_heads
+from helpers.jax.attention import UNIFORM, merge_heads, split_heads
 from helpers.jax.decoder import advance, check_tokens, new_cache
 
 __all__ = (
@@ -76,7 +76,18 @@ def fused(q, k, v, mask=None):
     checks.part_size(q.shape[1], k.shape[1])  # JAX's function takes the fewer heads
     if mask is None:
         checks.check_causal(q, k)
-    return framework_attention(q, k, v, mask, is_causal=mask is None)
+    # cuDNN's kernel wants half precision, even lengths and a recent GPU of NVIDIA
+    half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
+    even = q.shape[2] % 2 == k.shape[2] % 2 == 0
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    ampere = capability[:1].isdigit() and float(capability) >= 8  # AMD's: "gfx942"
+    kernel, dtype = "cudnn" if half and even and ampere else "xla", q.dtype
+    q, k, v = [x.swapaxes(1, 2) for x in (q, k, v)]  # b s h d
+    if jax.default_backend() == "cpu":  # where XLA lacks some products of halves
+        q, k, v = [x.astype(jnp.float32) for x in (q, k, v)]
+    options = {"mask": mask, "is_causal": mask is None, "implementation": kernel}
+    out = jax.nn.dot_product_attention(q, k, v, **options)
+    return out.swapaxes(1, 2).astype(dtype)
 
 
 def keep(cache, k, v, start):

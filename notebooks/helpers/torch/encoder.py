@@ -39,8 +39,8 @@ class EncoderBlock(nn.Module):
         f,
         *,
         dropout=0.0,  # new
-        activation="relu",  # new
         norm_first=False,  # new
+        activation="relu",  # new
         attention=MultiHeadAttention,  # new
     ):
         super().__init__()
@@ -64,19 +64,17 @@ class EncoderBlock(nn.Module):
 class Encoder(nn.Module):
     """A stack of blocks: ``b s m -> b s m``, on demand with maps ``l b h s s``."""
 
-    block = EncoderBlock  # a translator's decoder takes another
-
     def __init__(self, n_blocks, m, n_heads, f, *, norm_first=False, **options):
         super().__init__()
         options = {"norm_first": norm_first, **options}
-        blocks = [self.block(m, n_heads, f, **options) for _ in range(n_blocks)]
+        blocks = [EncoderBlock(m, n_heads, f, **options) for _ in range(n_blocks)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(m) if norm_first else None
 
-    def forward(self, x, mask=None, *, is_causal=False, return_maps=False):
-        maps, options = [], {"is_causal": is_causal, "return_weights": return_maps}
+    def forward(self, x, mask=None, *, return_maps=False, **options):
+        maps = []
         for block in self.blocks:
-            x, weights = block(x, mask, **options)
+            x, weights = block(x, mask, return_weights=return_maps, **options)
             maps.append(weights)
         x = self.norm(x) if self.norm else x
         return (x, torch.stack(maps)) if return_maps else x
