@@ -299,7 +299,22 @@ print(f"estimated: {estimate:.0f} hours of an A100; published: {published:.0f}")
 print(f"{estimate / published:.1f} times as long")
 
 # %% [markdown] tags=["shared"]
-# This is good enough for a plan.
+# This is good enough for a plan, if the utilisation is that of a model of such a size.
+# Small ones do not fill a large GPU. Here are the chapters' own trainings on an NVIDIA
+# H200, recorded once with the frameworks' defaults:
+
+# %% tags=["shared", "say"]
+gpu = recorded("h200-2026-11-27")[-1]["parts"][-1]["record"]["measured"][:8]
+gpu = [(one["task"], one["framework"], one["pairs"][0]["fit"]) for one in gpu]
+rows = [[task, {"jax": "JAX"}.get(side, "PyTorch"), f"{1e-3 * run['matmul_gflops']:.0f}",
+    f"{run['gflops'] / run['matmul_gflops']:.1%}"] for task, side, run in gpu]  # fmt: skip
+say(table(["training", "in", "limit (10¹² a second)", "utilisation"], *rows))
+
+# %% [markdown] tags=["shared"]
+# The limits differ, because by default JAX rounds float32 inputs of a GPU's products to
+# TF32, with 10 bits behind the point, and PyTorch does not. And a limit that a model
+# hardly touches says nothing about its time: here that goes into starting many small
+# kernels. Larger batches and larger models use more of it.
 
 # %% [markdown] tags=["shared"]
 # ## Attention's pairs grow with the square of the length
@@ -354,10 +369,10 @@ print(f"To GPT-2 small, with 1,024 tokens, the pairs add {added:.0%}")
 
 # %% tags=["shared", "say"]
 say(
-    f"The pairs move our estimate away from the published run, which reached "
-    f"{reached:.0%} of its GPUs' limit; our {a100 / sheet:.0%} are those of a huge "
-    f"model. A night, or a year? With the pairs, **{night:.0f} hours** on one A100 and "
-    f"**{year:,.0f} days** here, and we know it before the first update."
+    f"With the pairs, our estimate is too long: the published run reached {reached:.0%} "
+    f"of its GPUs' limit, and we took the {a100 / sheet:.0%} of a huge model. A night, "
+    f"or a year? **{night:.0f} hours** on one A100 and **{year:,.0f} days** here, and we "
+    "know it before the first update."
 )
 
 # %% tags=["shared", "check"]
@@ -434,7 +449,7 @@ parts = {"weights": 4 * n_parameters, "gradients": 4 * n_parameters}
 parts |= {"Adam's averages": 8 * n_parameters}
 parts |= {"other activations": every - own, "attention maps": own}
 total = sum(parts.values())
-fig, (ax,) = plots.panels_in_rows(1, None, (7, 3), None, None)
+fig, (ax,) = plots.panels_in_rows(1, None, (5, 4), None, None)
 top = np.zeros(4)
 for colour, (name, size) in zip(plots.COLOURS, parts.items(), strict=False):
     names = [f"{n:,}" for n in kept]
@@ -443,7 +458,7 @@ for colour, (name, size) in zip(plots.COLOURS, parts.items(), strict=False):
 for place, size in enumerate(total):
     ax.text(place, 101, f"{size / 2**20:.0f} MiB", ha="center", va="bottom")
 ax.set(xlabel="length n", ylabel="% of the memory", ylim=(0, 112))
-ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
+fig.legend(loc="outside lower center", ncols=2)
 fig
 
 # %% tags=["shared", "say"]
@@ -554,26 +569,19 @@ for name, function in kinds.items():
     print(f"{name:16} n = 4,096: {mib:5.1f} MiB, {ms:5.1f} ms")
 
 
-# %% mystnb={"image": {"alt": "Left, MiB kept for the backward pass over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}} tags=["shared", "figure"]
-def add_guides(ax):
-    """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
-    low, high = ax.get_ylim()
-    for name, power in (("like $n$", 1), ("like $n^2$", 2)):
-        rise = high * (lengths / lengths[-1]) ** float(power)
-        ax.plot(lengths, rise, ":", color=plots.EDGE, lw=1.4, zorder=0)
-        ax.text(lengths[-2], rise[-2], name, color=plots.EDGE, ha="right", va="bottom")
-    ax.set(ylim=(low, high), xticks=lengths, xticklabels=lengths)
-    ax.yaxis.set_major_formatter("{x:g}")
-
-
-panels = {
-    "MiB kept for backward": {k: (lengths, size / 2**20) for k, size in memory.items()},
-    "milliseconds, forward": {k: (lengths, 1e3 * t) for k, t in times.items()},
-}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
-for ax in fig.axes:
-    ax.lines[2].set_markersize(3)  # so that a line below it shows
-    add_guides(ax)
+# %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
+lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
+panels = {"MiB kept for the backward pass": lines}
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
+(ax,) = fig.axes
+ax.lines[2].set_markersize(3)  # so that a line below it shows
+for name, power, aside in (("like $n$", 1, 0.4), ("like $n^2$", 2, 2.5)):
+    first = aside * memory["in chunks" if power == 1 else "written out"][0] / 2**20
+    guide = first * (lengths / lengths[0]) ** float(power)
+    ax.plot(lengths, guide, ":", color=plots.EDGE, lw=1.4, zorder=0)
+    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha="right", va="bottom")
+ax.set(xticks=lengths, xticklabels=lengths)
+ax.yaxis.set_major_formatter("{x:g}")
 fig
 
 # %% tags=["shared", "say"]
@@ -585,8 +593,10 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# The rows of one chunk come on top of what the chunks keep, and the time to compute
-# them again in the backward pass.
+# While a chunk is computed, its own rows need room, too, and in the backward pass they
+# are computed again. The milliseconds above are of this processor and of the forward
+# pass alone. On a GPU, the order is often another: there a fused kernel saves the way to
+# the memory, which takes longer than the arithmetic.
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own kernel is fused: what it keeps grows like $n$, too.
@@ -610,9 +620,8 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # | two half batches | all × ½ | speed, if halves are small |
 # | half the length | maps × ¼, rest × ½ | half the context |
 # | half the heads | maps × ½ | fewer patterns at a time |
-# | fused kernel, or chunks | no maps | of chunks: scores twice |
+# | fused kernel, or chunks | no maps | scores are computed twice |
 # | recompute each block | one block kept | ⅓ more operations |
-
 
 # %% tags=["shared"]
 def left(n=1024, b=4, **changes):
@@ -641,7 +650,7 @@ for name, share in activations_left.items():
 # | half the length | pairs × ½ | half the context |
 # | 16 neighbours | pairs × $16/n$ | far ones need more blocks |
 # | half of $m$ and $f$ | blocks × ¼, pairs × ½ | often quality |
-# | half precision | an A100: × 16 (PyTorch's float32), × 2 (JAX's TF32) | digits |
+# | half precision | limit of an A100 × 16 (from float32), × 2 (from TF32) | digits |
 # | a larger batch | utilisation | activations |
 
 # %% tags=["shared"]
@@ -654,10 +663,11 @@ for name, count in operations.items():
     print(f"{name:25} {count / formula[-1]:.2f}")
 
 # %% [markdown] tags=["shared"]
-# Begin with what keeps the result: a fused kernel, half batches, recomputing. The
-# gradients of the half batches are averaged: *gradient accumulation*. Recomputing
-# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks
-# did for queries. *Half precision* ([Micikevicius et al.
+# (By default, products on a GPU are float32 in PyTorch, TF32 in JAX.) Begin with what
+# keeps the result: a fused kernel, half batches, recomputing. The gradients of the half
+# batches are averaged: *gradient accumulation*. Recomputing ([Chen et al.
+# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did for
+# queries. *Half precision* ([Micikevicius et al.
 # 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
 # four digits, so weights and averages stay in float32.
 
