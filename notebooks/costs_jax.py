@@ -60,7 +60,7 @@ from flax import nnx
 
 from helpers.exercises import check
 from helpers.jax import EncoderBlock, MultiHeadAttention, Predictor, attention, tensor
-from helpers.show import drawing, plots, say
+from helpers.show import drawing, plots, recorded, say, table
 from helpers.weights import as_numpy, count_parameters
 
 jax.config.update("jax_default_matmul_precision", "highest")

@@ -57,7 +57,7 @@ from torch import nn
 from torch.utils import checkpoint, flop_counter
 
 from helpers.exercises import check
-from helpers.show import drawing, plots, say
+from helpers.show import drawing, plots, recorded, say, table
 from helpers.torch import EncoderBlock, Predictor, device, tensor
 from helpers.torch.attention import MultiHeadAttention, attention
 from helpers.weights import as_numpy, count_parameters
