@@ -623,6 +623,7 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # | fused kernel, or chunks | no maps | scores are computed twice |
 # | recompute each block | one block kept | ⅓ more operations |
 
+
 # %% tags=["shared"]
 def left(n=1024, b=4, **changes):
     """Activations of a changed model or batch, as a share of those above."""
