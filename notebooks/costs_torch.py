@@ -301,7 +301,8 @@ print(f"{estimate / published:.1f} times as long")
 # %% [markdown] tags=["shared"]
 # This is good enough for a plan, if the utilisation is that of a model of such a size.
 # Small ones do not fill a large GPU. Here are the chapters' own trainings on an NVIDIA
-# H200, recorded once with the frameworks' defaults:
+# H200, recorded once, with the defaults of the frameworks; the limit is the rate of a
+# product of two matrices `2048 2048`:
 
 # %% tags=["shared", "say"]
 gpu = recorded("h200-2026-11-27")[-1]["parts"][-1]["record"]["measured"][:8]
@@ -575,11 +576,13 @@ panels = {"MiB kept for the backward pass": lines}
 fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
 (ax,) = fig.axes
 ax.lines[2].set_markersize(3)  # so that a line below it shows
-for name, power, aside in (("like $n$", 1, 0.4), ("like $n^2$", 2, 2.5)):
-    first = aside * memory["in chunks" if power == 1 else "written out"][0] / 2**20
-    guide = first * (lengths / lengths[0]) ** float(power)
+guides = ("in chunks", 1, 0.4, "top"), ("written out", 2, 2.5, "bottom")
+for kind, power, aside, va in guides:
+    guide = aside * lines[kind][1][0] * (lengths / lengths[0]) ** float(power)
     ax.plot(lengths, guide, ":", color=plots.EDGE, lw=1.4, zorder=0)
-    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha="right", va="bottom")
+    name = "like $n$" if power == 1 else "like $n^2$"
+    ha = "left" if power == 1 else "right"
+    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha=ha, va=va)
 ax.set(xticks=lengths, xticklabels=lengths)
 ax.yaxis.set_major_formatter("{x:g}")
 fig
