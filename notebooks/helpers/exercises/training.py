@@ -140,10 +140,10 @@ def best_epoch(losses, patience):
 % len(parts) -> | a number below 0 is counted around the ring, too
 1, 0) -> -1, 0) | the ring turns the other way: a device receives from device i - 1
 comes[..., None] -> True | all parts move: a device sends one part in a step
-+ parts if step < len(parts) - 1 else arrived -> | the first n - 1 steps add
-if step < len(parts) - 1 else arrived -> | only the first n - 1 steps add
 < len(parts) - 1 -> <= len(parts) - 1 | you add in one step too many
-< len(parts) - 1 -> < len(parts) - 2 | you add in one step too few""", smooth=False)  # fmt: skip
+< len(parts) - 1 -> < len(parts) - 2 | you add in one step too few
++ parts if step < len(parts) - 1 else arrived -> | the first n - 1 steps add
+if step < len(parts) - 1 else arrived -> | only the first n - 1 steps add""", smooth=False)  # fmt: skip
 def ring_step(parts, step):
     device = np.arange(len(parts))
     comes = (device[:, None] - 1 - step) % len(parts) == device  # device part
