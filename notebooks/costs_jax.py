@@ -60,7 +60,7 @@ from flax import nnx
 
 from helpers.exercises import check
 from helpers.jax import EncoderBlock, MultiHeadAttention, Predictor, attention, tensor
-from helpers.show import drawing, plots, recorded, say, table
+from helpers.show import drawing, plots, recorded, say
 from helpers.weights import as_numpy, count_parameters
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -309,23 +309,22 @@ print(f"estimated: {estimate:.0f} hours of an A100; published: {published:.0f}")
 print(f"{estimate / published:.1f} times as long")
 
 # %% [markdown] tags=["shared"]
-# This is good enough for a plan, if the utilisation is that of a model of such a size.
-# Small ones do not fill a large GPU. Here are the chapters' own trainings on an NVIDIA
-# H200, recorded once, with the defaults of the frameworks; the limit is the rate of a
-# product of two matrices `2048 2048`:
+# This is good enough for a plan. But small models do not fill a large GPU. Here are
+# trainings of the book on an NVIDIA H200, recorded once; the limit is that of a product
+# of matrices `2048 2048`:
 
-# %% tags=["shared", "say"]
-gpu = recorded("h200-2026-11-27")[-1]["parts"][-1]["record"]["measured"][:8]
-gpu = [(one["task"], one["framework"], one["pairs"][0]["fit"]) for one in gpu]
-rows = [[task, {"jax": "JAX"}.get(side, "PyTorch"), f"{1e-3 * run['matmul_gflops']:.0f}",
-    f"{run['gflops'] / run['matmul_gflops']:.1%}"] for task, side, run in gpu]  # fmt: skip
-say(table(["training", "in", "limit (10¹² a second)", "utilisation"], *rows))
+# %% tags=["shared"]
+parts = recorded("h200-2026-11-27")[-1]["parts"]
+print("training, framework, limit (10^12 operations a second), utilisation")
+for one in parts[-1]["record"]["measured"][:8]:
+    run = one["pairs"][0]["fit"]
+    share = run["gflops"] / run["matmul_gflops"]
+    speed = f"{run['matmul_gflops'] / 1e3:4.0f}   {share:5.1%}"
+    print(f"{one['task']:8} {one['framework']:6} {speed}")
 
 # %% [markdown] tags=["shared"]
-# The limits differ, because by default JAX rounds float32 inputs of a GPU's products to
-# TF32, with 10 bits behind the point, and PyTorch does not. And a limit that a model
-# hardly touches says nothing about its time: here that goes into starting many small
-# kernels. Larger batches and larger models use more of it.
+# By default JAX rounds float32 inputs of a GPU's products to TF32, and PyTorch does not.
+# So their limits differ.
 
 # %% [markdown] tags=["shared"]
 # ## Attention's pairs grow with the square of the length
@@ -380,10 +379,10 @@ print(f"To GPT-2 small, with 1,024 tokens, the pairs add {added:.0%}")
 
 # %% tags=["shared", "say"]
 say(
-    f"With the pairs, our estimate is too long: the published run reached {reached:.0%} "
-    f"of its GPUs' limit, and we took the {a100 / sheet:.0%} of a huge model. A night, "
-    f"or a year? **{night:.0f} hours** on one A100 and **{year:,.0f} days** here, and we "
-    "know it before the first update."
+    "With the pairs, our estimate is too long: the published run reached "
+    f"{reached:.0%} of its GPUs' limit, and we took the {a100 / sheet:.0%} of a huge "
+    f"model. A night, or a year? **{night:.0f} hours** on one A100 and **{year:,.0f} "
+    "days** here, and we know it before the first update."
 )
 
 # %% tags=["shared", "check"]
@@ -611,10 +610,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# While a chunk is computed, its own rows need room, too, and in the backward pass they
-# are computed again. The milliseconds above are of this processor and of the forward
-# pass alone. On a GPU, the order is often another: there a fused kernel saves the way to
-# the memory, which takes longer than the arithmetic.
+# While a chunk is computed, its own rows need room, too. The milliseconds are those of
+# this processor. On a GPU the order is often another: there, a fused kernel saves most
+# of the traffic to the memory.
 
 # %% [markdown] tags=["jax"]
 # JAX's own call with `xla` is not fused: it keeps about as much as our function.
@@ -669,7 +667,7 @@ for name, share in activations_left.items():
 # | half the length | pairs × ½ | half the context |
 # | 16 neighbours | pairs × $16/n$ | far ones need more blocks |
 # | half of $m$ and $f$ | blocks × ¼, pairs × ½ | often quality |
-# | half precision | limit of an A100 × 16 (from float32), × 2 (from TF32) | digits |
+# | half precision | an A100: × 16 (float32), × 2 (TF32) | digits |
 # | a larger batch | utilisation | activations |
 
 # %% tags=["shared"]
