@@ -323,8 +323,8 @@ for one in parts[-1]["record"]["measured"][:8]:
     print(f"{one['task']:8} {one['framework']:6} {speed}")
 
 # %% [markdown] tags=["shared"]
-# By default JAX rounds float32 inputs of a GPU's products to TF32, and PyTorch does not.
-# So their limits differ.
+# By default JAX rounds float32 inputs of a GPU's products to TF32. PyTorch does not, so
+# the limits differ.
 
 # %% [markdown] tags=["shared"]
 # ## Attention's pairs grow with the square of the length
