@@ -60,7 +60,7 @@ from flax import nnx
 
 from helpers.exercises import check
 from helpers.jax import EncoderBlock, MultiHeadAttention, Predictor, attention, tensor
-from helpers.show import drawing, plots, say
+from helpers.show import drawing, plots, recorded, say
 from helpers.weights import as_numpy, count_parameters
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -309,7 +309,22 @@ print(f"estimated: {estimate:.0f} hours of an A100; published: {published:.0f}")
 print(f"{estimate / published:.1f} times as long")
 
 # %% [markdown] tags=["shared"]
-# This is good enough for a plan.
+# This is good enough for a plan. But small models do not fill a large GPU. Here are
+# trainings of the book on an NVIDIA H200, recorded once; the limit is that of a product
+# of matrices `2048 2048`:
+
+# %% tags=["shared"]
+parts = recorded("h200-2026-11-27")[-1]["parts"]
+print("training, framework, limit (10^12 operations a second), utilisation")
+for one in parts[-1]["record"]["measured"][:8]:
+    run = one["pairs"][0]["fit"]
+    share = run["gflops"] / run["matmul_gflops"]
+    speed = f"{run['matmul_gflops'] / 1e3:4.0f}   {share:5.1%}"
+    print(f"{one['task']:8} {one['framework']:6} {speed}")
+
+# %% [markdown] tags=["shared"]
+# By default JAX rounds float32 inputs of a GPU's products to TF32. PyTorch does not, so
+# the limits differ.
 
 # %% [markdown] tags=["shared"]
 # ## Attention's pairs grow with the square of the length
@@ -364,10 +379,10 @@ print(f"To GPT-2 small, with 1,024 tokens, the pairs add {added:.0%}")
 
 # %% tags=["shared", "say"]
 say(
-    f"The pairs move our estimate away from the published run, which reached "
-    f"{reached:.0%} of its GPUs' limit; our {a100 / sheet:.0%} are those of a huge "
-    f"model. A night, or a year? With the pairs, **{night:.0f} hours** on one A100 and "
-    f"**{year:,.0f} days** here, and we know it before the first update."
+    "With the pairs, our estimate is too long: the published run reached "
+    f"{reached:.0%} of its GPUs' limit, and we took the {a100 / sheet:.0%} of a huge "
+    f"model. A night, or a year? **{night:.0f} hours** on one A100 and **{year:,.0f} "
+    "days** here, and we know it before the first update."
 )
 
 # %% tags=["shared", "check"]
@@ -450,7 +465,7 @@ parts = {"weights": 4 * n_parameters, "gradients": 4 * n_parameters}
 parts |= {"Adam's averages": 8 * n_parameters}
 parts |= {"other activations": every - own, "attention maps": own}
 total = sum(parts.values())
-fig, (ax,) = plots.panels_in_rows(1, None, (7, 3), None, None)
+fig, (ax,) = plots.panels_in_rows(1, None, (5, 4), None, None)
 top = np.zeros(4)
 for colour, (name, size) in zip(plots.COLOURS, parts.items(), strict=False):
     names = [f"{n:,}" for n in kept]
@@ -459,7 +474,7 @@ for colour, (name, size) in zip(plots.COLOURS, parts.items(), strict=False):
 for place, size in enumerate(total):
     ax.text(place, 101, f"{size / 2**20:.0f} MiB", ha="center", va="bottom")
 ax.set(xlabel="length n", ylabel="% of the memory", ylim=(0, 112))
-ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
+fig.legend(loc="outside lower center", ncols=2)
 fig
 
 # %% tags=["shared", "say"]
@@ -569,26 +584,21 @@ for name, function in kinds.items():
     print(f"{name:16} n = 4,096: {mib:5.1f} MiB, {ms:5.1f} ms")
 
 
-# %% mystnb={"image": {"alt": "Left, MiB kept for the backward pass over the length n: written out they follow the guide n squared, in chunks the guide n; the framework's own call is drawn beside them. Right, the milliseconds of all three."}} tags=["shared", "figure"]
-def add_guides(ax):
-    """Dotted lines that grow like n and n squared, and plain numbers on the axes."""
-    low, high = ax.get_ylim()
-    for name, power in (("like $n$", 1), ("like $n^2$", 2)):
-        rise = high * (lengths / lengths[-1]) ** float(power)
-        ax.plot(lengths, rise, ":", color=plots.EDGE, lw=1.4, zorder=0)
-        ax.text(lengths[-2], rise[-2], name, color=plots.EDGE, ha="right", va="bottom")
-    ax.set(ylim=(low, high), xticks=lengths, xticklabels=lengths)
-    ax.yaxis.set_major_formatter("{x:g}")
-
-
-panels = {
-    "MiB kept for backward": {k: (lengths, size / 2**20) for k, size in memory.items()},
-    "milliseconds, forward": {k: (lengths, 1e3 * t) for k, t in times.items()},
-}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(7.6, 3))
-for ax in fig.axes:
-    ax.lines[2].set_markersize(3)  # so that a line below it shows
-    add_guides(ax)
+# %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
+lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
+panels = {"MiB kept for the backward pass": lines}
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
+(ax,) = fig.axes
+ax.lines[2].set_markersize(3)  # so that a line below it shows
+guides = ("in chunks", 1, 0.4, "top"), ("written out", 2, 2.5, "bottom")
+for kind, power, aside, va in guides:
+    guide = aside * lines[kind][1][0] * (lengths / lengths[0]) ** float(power)
+    ax.plot(lengths, guide, ":", color=plots.EDGE, lw=1.4, zorder=0)
+    name = "like $n$" if power == 1 else "like $n^2$"
+    ha = "left" if power == 1 else "right"
+    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha=ha, va=va)
+ax.set(xticks=lengths, xticklabels=lengths)
+ax.yaxis.set_major_formatter("{x:g}")
 fig
 
 # %% tags=["shared", "say"]
@@ -600,8 +610,9 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# The rows of one chunk come on top of what the chunks keep, and the time to compute
-# them again in the backward pass.
+# While a chunk is computed, its own rows need room, too. The milliseconds are those of
+# this processor. On a GPU the order is often another: there, a fused kernel saves most
+# of the traffic to the memory.
 
 # %% [markdown] tags=["jax"]
 # JAX's own call with `xla` is not fused: it keeps about as much as our function.
@@ -625,7 +636,7 @@ assert 0.75 < memory["framework's own"][-1] / square[-1] < 1.4
 # | two half batches | all × ½ | speed, if halves are small |
 # | half the length | maps × ¼, rest × ½ | half the context |
 # | half the heads | maps × ½ | fewer patterns at a time |
-# | fused kernel, or chunks | no maps | of chunks: scores twice |
+# | fused kernel, or chunks | no maps | scores are computed twice |
 # | recompute each block | one block kept | ⅓ more operations |
 
 
@@ -656,7 +667,7 @@ for name, share in activations_left.items():
 # | half the length | pairs × ½ | half the context |
 # | 16 neighbours | pairs × $16/n$ | far ones need more blocks |
 # | half of $m$ and $f$ | blocks × ¼, pairs × ½ | often quality |
-# | half precision | an A100: × 16 (PyTorch's float32), × 2 (JAX's TF32) | digits |
+# | half precision | an A100: × 16 (float32), × 2 (TF32) | digits |
 # | a larger batch | utilisation | activations |
 
 # %% tags=["shared"]
@@ -669,10 +680,11 @@ for name, count in operations.items():
     print(f"{name:25} {count / formula[-1]:.2f}")
 
 # %% [markdown] tags=["shared"]
-# Begin with what keeps the result: a fused kernel, half batches, recomputing. The
-# gradients of the half batches are averaged: *gradient accumulation*. Recomputing
-# ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks
-# did for queries. *Half precision* ([Micikevicius et al.
+# (By default, products on a GPU are float32 in PyTorch, TF32 in JAX.) Begin with what
+# keeps the result: a fused kernel, half batches, recomputing. The gradients of the half
+# batches are averaged: *gradient accumulation*. Recomputing ([Chen et al.
+# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did for
+# queries. *Half precision* ([Micikevicius et al.
 # 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
 # four digits, so weights and averages stay in float32.
 

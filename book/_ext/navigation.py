@@ -5,11 +5,12 @@ switch and a line with what can be taken along (Colab, notebook, script), and "n
 and "previous" stay within a framework. All of these are plain links; what
 ``book/_static/navigation.js`` adds is that the choice is remembered.
 
-A chapter says how many minutes it takes; the role ``{minutes}`data costs` `` says it of
-chapters together. Sections whose heading begins with "Extra: " do not count among them:
-a script folds each to one line. Neither do the five questions.
+A chapter says how many minutes it takes, to read and with what there is to do; the role
+``{minutes}`data costs` `` says both of chapters together. Sections whose heading begins
+with "Extra: " stand apart, and a script folds each to one line.
 """
 
+import re
 import shutil
 from html import escape
 from pathlib import Path
@@ -28,11 +29,16 @@ NOT_FOUND = """<h1>There is no such page</h1>
 <a href="{home}book/index.html">map of the chapters</a>, look into the
 <a href="{home}book/glossary.html">glossary</a>, or
 <a href="{home}search.html">search the book</a>.</p>"""
+FOLD_ALL = """
+<button type="button" class="unfold-checks pst-js-only">Unfold all checks</button>
+<button type="button" class="show-extras pst-js-only">Show all extras</button>"""
 PLACEHOLDER = "/github/example/"  # in the address of a repository not yet public
 EXTRA = "Extra: "
+TURN = "Extra: Your turn"  # blank cells, counted as exercises of the page
 QUESTIONS = "Five questions"
 BLANKS = "_downloads/exercises"  # notebooks without what their chapter teaches
 WORDS, LINES, PICTURES = 170, 10, 3  # that one reads, or looks at, in a minute
+EXERCISE, FROM_BLANK = 4, 6  # minutes that an exercise takes, and one from a blank cell
 
 
 class Html(nodes.Inline, nodes.Element):
@@ -62,20 +68,23 @@ def minutes(part):
     return n_words / WORDS + n_lines / LINES + n_pictures / PICTURES
 
 
+def with_exercises(part):
+    """The same, with the minutes of the exercises that stand there."""
+    texts = [text.astext() for text in part.findall(nodes.paragraph)]
+    n_exercises = sum(bool(re.match(r"Exercise \d", text)) for text in texts)
+    n_blank = sum("tag_your-turn" in cell["classes"] for cell in part.findall(is_cell))
+    return minutes(part) + n_exercises * EXERCISE + n_blank * FROM_BLANK
+
+
 def times(doctree):
-    """Minutes of a page's core, of its extras, and of its questions."""
-    sections = [title.parent for title in doctree.findall(nodes.title)]
-    extras = [n for n in sections if n[0].astext().startswith(EXTRA)]
-    questions = [n for n in sections if n[0].astext() == QUESTIONS]
-    beside = [sum(map(minutes, found)) for found in (extras, questions)]
-    return minutes(doctree) - sum(beside), *beside
-
-
-def in_words(core, extras, questions):
-    """``About 24 minutes, 7 for the extras, 3 for the questions``."""
-    beside = {"extras": extras, "questions": questions}
-    more = [f", {max(1, round(n))} for the {what}" for what, n in beside.items() if n]
-    return f"About {round(core)} minutes{''.join(more)}"
+    """Minutes to read a page, to do all of it but the extras, and of its extras."""
+    parts = {title.astext(): title.parent for title in doctree.findall(nodes.title)}
+    extras = [part for title, part in parts.items() if title.startswith(EXTRA)]
+    beside = [*extras, *(parts[title] for title in parts if title == QUESTIONS)]
+    others = [part for part in extras if not part[0].astext().startswith(TURN)]
+    apart = sum(map(with_exercises, others))
+    read = minutes(doctree) - sum(map(minutes, beside))
+    return read, with_exercises(doctree) - apart, apart
 
 
 class MinutesRole(SphinxRole):
@@ -85,11 +94,13 @@ class MinutesRole(SphinxRole):
 
 
 def fill_minutes(transform, _node, names):
-    """Minutes of chapters without extras, or hours of all; the mean of the twins."""
+    """``24 (45)`` minutes of chapters, or hours of all; the mean of the twins."""
     chapters = pages.chapters() if names == "all" else names.split()
     twins = [f"notebooks/{name}_{side}" for name in chapters for side in NAMES]
-    mean = sum(times(transform.env.get_doctree(page))[0] for page in twins) / 2
-    return nodes.Text(f"{mean / 60:.0f} hours" if names == "all" else f"{mean:.0f}")
+    found = [times(transform.env.get_doctree(page)) for page in twins]
+    read, done, _ = (sum(column) / 2 for column in zip(*found, strict=True))
+    hours = f"{read / 60:.0f} hours to read, {done / 60:.0f} with exercises"
+    return nodes.Text(hours if names == "all" else f"{read:.0f} ({done:.0f})")
 
 
 def add_links(app, doctree, page):
@@ -99,17 +110,12 @@ def add_links(app, doctree, page):
         return
     first, *titles = doctree.findall(nodes.title)
     extras = [t.parent for t in titles if t.astext().startswith(EXTRA)]
-    checks = [n for n in doctree.findall(is_cell) if "tag_check" in n["classes"]]
-    buttons = [("unfold-checks", "Unfold", "check", checks)]
-    buttons += [("show-extras", "Show", "extra", extras)]
-    line = f'<span class="minutes">{in_words(*times(doctree))}</span>' + "".join(
-        f'<button type="button" class="{name} pst-js-only">'
-        f"{verb} {all_of(things, word)}</button>"
-        for name, verb, word, things in buttons
-        if things
-    )
-    links = to_take_along(app, page)
-    insert_after(first, f'<span class="first">{line}</span>{"".join(links)}')
+    links, (read, done, apart) = to_take_along(app, page), times(doctree)
+    line = f"About {read:.0f} minutes to read, {done:.0f} with exercises and questions"
+    line += f", {apart:.0f} for the extras." if apart >= 1 else "."
+    menu = f"{FOLD_ALL}{''.join(links)}"
+    menu = f"<details><summary>Folds and files</summary><div>{menu}</div></details>"
+    insert_after(first, f'<span class="minutes">{line}</span>{menu}')
     other = next(name for name in NAMES if name != side)
     twin = app.builder.get_relative_uri(page, on_side(page, other))
     for title in titles:
@@ -122,19 +128,13 @@ def add_links(app, doctree, page):
         fold(section)
     for cell in list(doctree.findall(is_cell)):
         if "tag_your-turn" in cell["classes"]:
-            start = '<span class="first">To run it:</span>'
-            insert_after(cell, start + "".join(links[:2]))
+            insert_after(cell, "<span>To run it:</span>" + "".join(links[:2]))
 
 
 def insert_after(node, html):
     """A line of links and buttons behind a title or a cell."""
-    line = Html(html=f'<p class="take-along d-print-none">{html}</p>')
+    line = Html(html=f'<div class="take-along d-print-none">{html}</div>')
     node.parent.insert(node.parent.index(node) + 1, line)
-
-
-def all_of(things, name):
-    """``all 3 checks``, or ``the check``."""
-    return f"all {len(things)} {name}s" if len(things) > 1 else f"the {name}"
 
 
 def to_take_along(app, page):
@@ -154,7 +154,7 @@ def to_take_along(app, page):
 
 def fold(section):
     """Mark an extra, and put all but its heading into a part that can be folded."""
-    n = round(minutes(section))
+    n = round(with_exercises(section))
     time = f"{n} minutes" if n > 1 else "a minute"
     line = Html(html=f'<p class="extra-line d-print-none">About {time}.</p>')
     section["classes"].append("extra")

@@ -19,6 +19,7 @@ import cloudpickle
 
 PRELOADED = ["helpers.torch", "torch._dynamo", "torch.distributed.fsdp"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+ENVIRONMENT |= {"USE_LIBUV": "0"} if os.name == "nt" else {}  # none in torch there
 ENVIRONMENT["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # of a GPU that many share
 
 

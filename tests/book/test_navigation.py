@@ -3,7 +3,9 @@
 import re
 
 import pytest
-from browsing import CHAPTERS, article
+from browsing import CHAPTERS, NARROW, WIDE, article, list_all
+from docutils import nodes
+from docutils.core import publish_doctree
 from playwright.sync_api import expect
 
 import navigation
@@ -109,7 +111,8 @@ def test_an_extra_is_one_line_until_it_is_wanted(visit):
     body.dispatch_event("beforematch")
     expect(button).to_have_attribute("aria-expanded", "true")
     button.click()
-    page.get_by_role("button", name=re.compile("Show all .* extras")).click()
+    page.get_by_text("Folds and files").click()
+    page.get_by_role("button", name="Show all extras").click()
     page.locator("button.unfold-checks").click()
     page.open("notebooks/decoder_jax.html")  # and that is kept, as for checks
     checks = page.locator(".tag_check details")
@@ -117,6 +120,29 @@ def test_an_extra_is_one_line_until_it_is_wanted(visit):
     for body in page.locator(".extra-body").all():
         assert body.bounding_box()["height"] > 0
     assert page.complaints == []
+
+
+def test_the_first_section_begins_on_the_first_screen(visit):
+    """Its heading; on a phone on the second screen."""
+    page, faults = visit("book/glossary.html"), []
+    for name in (f"{chapter}_torch" for chapter in CHAPTERS):
+        page.open(f"notebooks/{name}.html")
+        for size, screens in ({"width": 1280, "height": 800}, 1), (NARROW, 2):
+            page.set_viewport_size(size)
+            box = page.locator("article h2").first.bounding_box()
+            if (end := box["y"] + box["height"]) > screens * size["height"]:
+                faults.append(f"{name}: at {end:.0f} with {size}")
+    page.set_viewport_size(WIDE)  # the window is kept
+    list_all(faults)
+
+
+def test_minutes_count_exercises_and_leave_extras_apart():
+    text = f"{'=' * 20}\n\n**Exercise 1.** {'word ' * 340}\n"  # two minutes, and four
+    titles = "Chapter", "Extra: Your turn", "Extra: Other", "Five questions"
+    page = publish_doctree("\n".join(f"{title}\n{text}" for title in titles))
+    code = nodes.literal_block(text="def mine(x): ...")
+    page[1] += nodes.container("", code, classes=["cell", "tag_your-turn"])
+    assert [*navigation.times(page)] == pytest.approx([2, 3 * 6 + 6, 6], abs=0.2)
 
 
 def test_five_questions_keep_the_first_choice(visit):

@@ -129,3 +129,24 @@ def best_epoch(losses, patience):
         epoch += 1
         best += [epoch] if losses[epoch] < losses[best[-1]] else []
     return best[-1], epoch
+
+
+@Exercise("scaling.ring_step", lambda _, normal: [(f"n = {n}, step {step}",
+    normal((n, n, 2)), step) for n, step in
+    ((3, 0), (3, 1), (3, 2), (3, 3), (4, 1), (4, 2), (4, 3), (4, 5), (2, 1))], """
+- 1 - step -> - step | this part leaves the device: it receives what its neighbour sends
+- 1 - step -> - 1 + step | the parts run the other way: a device sends part i - step
+- 1 - step -> - 1 | each step moves another part
+% len(parts) -> | a number below 0 is counted around the ring, too
+1, 0) -> -1, 0) | the ring turns the other way: a device receives from device i - 1
+comes[..., None] -> True | all parts move: a device sends one part in a step
+< len(parts) - 1 -> <= len(parts) - 1 | you add in one step too many
+< len(parts) - 1 -> < len(parts) - 2 | you add in one step too few
++ parts if step < len(parts) - 1 else arrived -> | the first n - 1 steps add
+if step < len(parts) - 1 else arrived -> | only the first n - 1 steps add""", smooth=False)  # fmt: skip
+def ring_step(parts, step):
+    device = np.arange(len(parts))
+    comes = (device[:, None] - 1 - step) % len(parts) == device  # device part
+    arrived = np.roll(parts, 1, 0)
+    arrived = arrived + parts if step < len(parts) - 1 else arrived
+    return np.where(comes[..., None], arrived, parts)
