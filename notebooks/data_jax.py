@@ -702,8 +702,9 @@ for kind in ("Transformer", "regression"):
 # packages: is a line Python, C, JavaScript or English? **Split by file, not by line**:
 # lines of one file share names and habits, so a test on known files looks too good.
 # With patients, machines or days it is the same: split by what will be new in use
-# (scikit-learn's `StratifiedGroupKFold` does). The validation lines, too, come from files
-# of their own: they choose the strength of the regression, and the epoch of the model.
+# (scikit-learn's `StratifiedGroupKFold` does). The validation lines, too, come from
+# files of their own: they choose the strength of the regression, and the epoch of the
+# model.
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = lines.languages(n_train=400, n_test=150)

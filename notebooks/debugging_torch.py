@@ -458,7 +458,7 @@ say(table(head, *rows))
 a, b, c = [f"{loss:.3f}" for loss in final.values()]
 say(
     f"The loss on new texts, divided by guessing: {a} without a mistake, {b} if "
-    f"targets are not shifted, {c} without a mask. **Too good to be true** is a symptom."
+    f"targets are not shifted, {c} without a mask. **Too good** is a symptom, too."
 )
 
 # %% [markdown] tags=["shared"]
@@ -1178,8 +1178,8 @@ assert check("debugging.accumulate", my_accumulate)
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * If training fails, test in order: loss at the start, what must not be seen, gradients
-#   and steps, one batch, new data. A falling loss proves little.
+# * If training fails, test in order: loss at the start, what must not be seen,
+#   gradients and steps, one batch, new data. A falling loss proves little.
 # * A result that is too good is a symptom, too: of a leak.
 # * Then choose the learning rate; then more data, early stopping, dropout.
 # * Weights need your classes, an exported program does not. To go on with a training,
