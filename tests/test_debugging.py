@@ -8,6 +8,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from flax import nnx
@@ -41,6 +42,65 @@ def test_padding_inside_a_ready_made_encoder_changes_nothing(side):
     for other in (x, np.where(REAL[..., None], x, 9)):
         found = own(side.tensor(other), side.mask(REAL))
         assert_close(as_numpy(found)[REAL], expected[REAL])
+
+
+def updates(side, rate):
+    """A loop that has nothing of the page: an update for each batch."""
+
+    def in_torch(model, loss_fn, batches):
+        optimizer = torch.optim.Adam(model.parameters(), rate)
+        for batch in batches:
+            optimizer.zero_grad()
+            loss_fn(model, *batch)[0].backward()
+            optimizer.step()
+
+    def in_jax(model, loss_fn, batches):
+        @nnx.jit
+        def update(model, optimizer, batch):
+            grads, _ = nnx.grad(loss_fn, has_aux=True)(model, *batch)
+            optimizer.update(model, grads)
+
+        optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
+        for batch in batches:
+            update(model, optimizer, batch)
+
+    return in_torch if side.name == "torch" else in_jax
+
+
+@on_both_sides
+def test_the_five_tests_need_nothing_of_their_page(side):
+    """In an empty file, they pass a sound model, and each finds a mistake."""
+    cells = pages.read_py(pages.NOTEBOOKS / f"debugging_{side.name}.py")
+    wanted = re.compile(r"^def (mean_loss|gradients_and_steps|five_tests)\(", re.M)
+    file = {}
+    exec("\n".join(c.source for c in cells if wanted.search(c.source)), file)
+    labels = np.random.default_rng(0).integers(3, size=352)
+    x = draw(352, 7, 3) + 2 * np.eye(3, dtype=np.float32)[labels][:, None]
+    real = np.tile(REAL, (176, 1))
+
+    def loss_of(model, x, real, labels):
+        return side.models.cross_entropy(lambda x: model(x, real), x, labels)
+
+    def doubled(model, *batch):
+        return 2 * loss_of(model, *batch)[0], {}
+
+    def tests(loss_fn=loss_of, loop=None, mask=True, shift=0):
+        arrays = x, real, np.concatenate([np.roll(labels[:320], shift), labels[320:]])
+        rows = np.arange(352).reshape(-1, 32)
+        parts = [[side.tensor(array[part]) for array in arrays] for part in rows]
+        given = 10 * parts[:-1], parts[-1], np.log(3)
+        given += (lambda model, x, real, _: model(x, real | (not mask)),)
+        given += (lambda x, real, labels: (x + 9 * ~real[..., None], real, labels),)
+        model = side.build("SequenceClassifier", 3, 12, 3, **SIZES)
+        found = file["five_tests"](model, loss_fn, loop or updates(side, 1e-2), *given)
+        return [bool(passes) for _, passes in found]
+
+    assert tests() == [True] * 5
+    assert tests(doubled)[0] is False
+    assert tests(mask=False)[:2] == [True, False]
+    assert tests(loop=lambda *given: None)[:3] == [True, True, False]
+    assert tests(loop=updates(side, 1e-6))[:4] == [True, True, True, False]
+    assert tests(shift=1) == [True] * 4 + [False]
 
 
 @on_both_sides
