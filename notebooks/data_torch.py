@@ -307,7 +307,7 @@ training, validation, test = [
 settings = Settings(n_train=90, batch_size=45, epochs=20, learning_rate=3e-3, warmup=10)
 n_columns, n_classes = len(columns), len(varieties)
 wine_model = new_model(n_columns, n_classes, max_length=n_columns)
-fit(wine_model, class_loss, training, settings, validation=validation)
+fit(wine_model, class_loss, training, settings, validation=validation, best="accuracy")
 wine_accuracy = evaluate(wine_model, class_loss, test)["accuracy"]
 
 # %% [markdown] tags=["shared"]
@@ -757,7 +757,7 @@ test = (*from_texts(test_texts, 40), test_labels)
 sizes = {"n_train": len(learn), "batch_size": 32, "epochs": 8}
 settings = Settings(**sizes, learning_rate=2e-3, warmup=50)
 text_model = new_model(128, 4, max_length=40, dropout=0.2)
-fit(text_model, class_loss, training, settings, validation=validation)
+fit(text_model, class_loss, training, settings, validation=validation, best="accuracy")
 text_accuracy = evaluate(text_model, class_loss, test)["accuracy"]
 
 # %% tags=["shared", "say"]
@@ -814,16 +814,14 @@ say(
 # ## Extra: Numbers to predict, and rare classes
 #
 # **Regression**: one output for each number, scaled as the inputs are, and the mean
-# squared error. Here the first column, alcohol, is predicted from the others. (`fit`
-# keeps the epoch with the highest `accuracy`, so the loss returns the negative error
-# under this name.)
+# squared error. Here the first column, alcohol, is predicted from the others. (The loss
+# has no metrics; `fit` keeps the epoch with the lowest loss.)
 
 
 # %% tags=["shared"]
 def number_loss(model, x, real, y):
     """Mean squared error of one number for each sequence, ``b``."""
-    error = ((model(x, real)[:, 0] - y.reshape(-1)) ** 2).mean()
-    return error, {"accuracy": -error}
+    return ((model(x, real)[:, 0] - y.reshape(-1)) ** 2).mean(), {}
 
 
 # %% tags=["shared"]

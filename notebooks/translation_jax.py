@@ -345,7 +345,7 @@ def batches(epoch):
     return in_order(epoch)
 
 
-options = {"batches": batches, "validation": data["validation"]}
+options = {"batches": batches, "validation": data["validation"], "best": "accuracy"}
 history = fit(model, decoder.next_token, data["train"], settings, **options)
 
 # %% [markdown] tags=["shared"]

@@ -254,7 +254,8 @@ usual = {
     "warmup": 50,  # updates
 }
 settings = Settings(n_train=len(train[0]), epochs=20, **usual)
-history = fit(vit, cross_entropy, train, settings, validation=validation)
+chosen = {"validation": validation, "best": "accuracy"}
+history = fit(vit, cross_entropy, train, settings, **chosen)
 print(f"{count_parameters(vit):,} parameters, {settings.updates} updates")
 
 # %% [markdown] tags=["shared"]
@@ -375,7 +376,7 @@ def moved(images, labels):
 
 
 longer = Settings(n_train=len(train[0]), epochs=60, **usual)
-options = {"validation": moved(*validation), "augment": augment}
+options = {"validation": moved(*validation), "best": "accuracy", "augment": augment}
 augmented = new_model()
 fit(augmented, cross_entropy, train, longer, **options)
 on_test["ViT, augmented"] = accuracy(augmented, *test)
@@ -637,7 +638,8 @@ def only(part, classes):
 
 known = only(train, range(8))
 shorter = Settings(n_train=len(known[0]), epochs=20, **usual)
-options = {"validation": only(validation, range(8)), "augment": augment}
+options = {"validation": only(validation, range(8)), "best": "accuracy"}
+options |= {"augment": augment}
 trunk = new_model(n_outputs=8)
 history_of_trunk = fit(trunk, cross_entropy, known, shorter, **options)
 
@@ -784,7 +786,7 @@ def learn_photos(train, validation, classes, updates=640):
         warmup=min(50, updates // 10),
     )
     model = new_model(n_outputs=len(classes), **larger)
-    options = {"validation": validation, "augment": mirror}
+    options = {"validation": validation, "best": "accuracy", "augment": mirror}
     fit(model, cross_entropy, train, plan, **options)
     return model
 
