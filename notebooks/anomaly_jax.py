@@ -24,9 +24,9 @@
 #
 # Nine ships and a dog: you see the odd one at once. Whether a photo is odd depends on
 # the others of its *set*: a dog among nine ships is, a dog among nine dogs is not. A
-# classifier that judges each photo alone cannot know which. Attention *can* compare them;
-# whether it does must be tested. One contaminated measurement among ten is the same
-# problem.
+# classifier that judges each photo alone cannot know which. Attention *can* compare
+# them; whether it does must be tested. One contaminated measurement among ten is the
+# same problem.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**. The same page in PyTorch:
@@ -78,11 +78,12 @@ jax.config.update("jax_default_matmul_precision", "highest")
 # differences between classes than from ten, but a hundred classes need more photos than
 # we want to ship.
 #
-# Pixels will not do, because two photos of dogs agree in hardly any pixel. So each photo
-# is described by numbers, its **features**: EfficientNet-Lite0 ([Tan & Le
+# Pixels will not do, because two photos of dogs agree in hardly any pixel. So each
+# photo is described by numbers, its **features**: EfficientNet-Lite0 ([Tan & Le
 # 2019](https://arxiv.org/abs/1905.11946)), a network trained on the million photos of
 # ImageNet, turned each into 1,280 numbers, and the file has their 64 largest principal
-# components. To train this network too, on our sets, might be best, but would take hours.
+# components. To train this network too, on our sets, might be best, but would take
+# hours.
 #
 # We split the photos, not the sets; otherwise test sets would contain training photos.
 # `stratify` gives the validation part equally many photos of each class.
@@ -107,9 +108,9 @@ test = sets.Part(found["test"].astype(np.float32), found["test_labels"], images)
 f"{len(rows):,} photos to train, {len(held)} to validate, {len(images):,} to test"
 
 # %% [markdown] tags=["shared"]
-# A set is stored as row numbers: nine photos of one class and, last, one of another. The
-# odd one is always the last, also in training; the section *A set has no order* shows why
-# the model cannot use this.
+# A set is stored as row numbers: nine photos of one class and, last, one of another.
+# The odd one is always the last, also in training; the section *A set has no order*
+# shows why the model cannot use this.
 
 
 # %% tags=["shared"]
@@ -180,8 +181,9 @@ for labels, drawn in ((test.labels, test_sets), (train.labels, in_training)):
 assert len(np.unique(in_training[:, -1])) == len(in_training)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** Roughly how many sets of ten can be made of the 5,000 training
-# photos: choices for the odd one, the class of the others, and nine photos of it?
+# **Exercise 1, by hand.** Roughly how many sets of ten can be made of the 5,000
+# training photos: choices for the odd one, the class of the others, and nine photos of
+# it?
 
 # %% tags=["shared", "answer"]
 from math import comb
@@ -198,8 +200,8 @@ say(
 # %% [markdown] tags=["shared"]
 # ## A baseline needs no training
 #
-# How hard is the task? A rule without learning chooses the element $x_i$ of a set of $s$
-# whose features are farthest from the mean of the others:
+# How hard is the task? A rule without learning chooses the element $x_i$ of a set of
+# $s$ whose features are farthest from the mean of the others:
 #
 # $$\hat\imath = \arg\max_i \Big\| x_i - \frac{1}{s-1} \sum_{j \neq i} x_j \Big\|.$$
 
@@ -229,11 +231,11 @@ assert baseline > 0.2
 # %% [markdown] tags=["shared"]
 # ## A set has no order
 #
-# A recurrent network reads its inputs in an order; for a set it must assume one, and the
-# order matters ([Vinyals et al. 2015](https://arxiv.org/abs/1511.06391)). And as our odd
-# one is always the last, could a model learn "choose the last"? Not if shuffling the set
-# permutes its outputs in the same way, and changes nothing else. A function $F$ with this
-# property,
+# A recurrent network reads its inputs in an order; for a set it must assume one, and
+# the order matters ([Vinyals et al. 2015](https://arxiv.org/abs/1511.06391)). And as
+# our odd one is always the last, could a model learn "choose the last"? Not if
+# shuffling the set permutes its outputs in the same way, and changes nothing else. A
+# function $F$ with this property,
 #
 # $$F(PX) = P\,F(X) \quad \text{for every permutation } P \text{ of the rows of } X,$$
 #
@@ -327,8 +329,8 @@ assert abs(loss - np.log(s)) < 0.1
 # | peak rate, warm-up | `1e-3`, 50 updates | `5e-4`, 100 updates |
 # | epochs | 8 of 78 updates | 100 of 703 updates |
 #
-# Dropout on the input hides some features at each visit, so that the model cannot rely on
-# a few of them, by which it would know single photos.
+# Dropout on the input hides some features at each visit, so that the model cannot rely
+# on a few of them, by which it would know single photos.
 
 # %% tags=["shared"]
 _, held_out = fixed_sets(validation, n_validation, seed=1)
@@ -360,8 +362,8 @@ rows.append(["the tutorial, CIFAR-100, PyTorch", "97.77%", "94.38%", "94.30%"])
 say(table(["accuracy", *measured], *rows))
 
 # %% [markdown] tags=["shared"]
-# The last two rows are for other photos, features and sizes, so they show what the method
-# reaches, not which model is better. The
+# The last two rows are for other photos, features and sizes, so they show what the
+# method reaches, not which model is better. The
 # [tutorial](https://uvadlc-notebooks.readthedocs.io) trained 3:45 minutes in JAX and
 # 16:34 in PyTorch, on an RTX 3090.
 #
@@ -397,8 +399,8 @@ assert by_epoch["loss"][-1] < by_epoch["loss"][0]
 assert history["validation_loss"][-1] < history["validation_loss"][0]
 
 # %% [markdown] tags=["shared"]
-# In training dropout raises the loss; it is off in validation. Where is the model wrong?
-# Three of the mistakes, those of which it is most certain:
+# In training dropout raises the loss; it is off in validation. Where is the model
+# wrong? Three of the mistakes, those of which it is most certain:
 
 # %% tags=["shared"]
 p = np.concatenate([probabilities(model, x) for x in np.split(x_test, 2)])  # n s
@@ -519,9 +521,9 @@ rows = [[name, f"{value:.1%}"] for name, value in cut.items()]
 say(table(["what is cut", "accuracy"], *rows))
 
 # %% [markdown] tags=["shared"]
-# To isolate the odd one costs most, and not because the model cannot bear an isolated
-# element: to isolate one of the nine costs less. So the odd one finds out by itself that
-# it differs, by looking at the nine.
+# To isolate the odd one cost most, and not because the model cannot bear an isolated
+# element: to isolate one of the nine cost nothing. So the odd one finds out by itself
+# that it differs, by looking at the nine.
 
 # %% tags=["shared", "check"]
 # Checked: isolating the odd one costs most, and more than isolating one of the nine
@@ -530,8 +532,8 @@ assert by_odd < by_two
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** Give `accuracy_under` a mask in which *each* element
-# sees only itself. Under this mask no model can compare. How often could the best one be
-# right, if all classes are equally frequent?
+# sees only itself. Under this mask no model can compare. How often could the best one
+# be right, if all classes are equally frequent?
 
 # %% tags=["shared", "answer"]
 blind = accuracy_under(np.eye(s, dtype=bool))
@@ -547,8 +549,8 @@ assert blind < min(0.5, accuracy["test"])
 # ## Unseen classes are the real test
 #
 # A model can also **recognise**: learn what each class looks like, and choose the class
-# that occurs once. Does that work for new classes? We train the same model, with the same
-# settings, without three of the classes, and test it on sets of these three alone.
+# that occurs once. Does that work for new classes? We train the same model, with the
+# same settings, without three of the classes, and test it on sets of these three alone.
 # Predict: does it still beat the baseline?
 
 # %% tags=["shared"]
@@ -587,8 +589,8 @@ say(table(["accuracy on sets of", "the seven", unseen_names], *rows))
 
 # %% [markdown] tags=["shared"]
 # The baseline, and the model of all ten classes, show how hard these sets are; the gap
-# between the two models is what not having seen the classes costs. This is one split and
-# one seed; the sizes differ with both.
+# between the two models is what not having seen the classes costs. This is one split
+# and one seed; the sizes differ with both.
 
 # %% tags=["shared", "check"]
 # Checked: what the model finds in unseen classes, it finds less often than in seen ones
@@ -645,15 +647,8 @@ def learn_photos(source, updates=640):
     _, held_out = fixed_sets(parts["validation"], n_test, seed=42)
     _, measured = fixed_sets(parts["test"], n_test, seed=42)
     net = new_model(n_inputs=512, n_blocks=4, m=256, f=512)
-    batches = sets_of(train, plan)
-    fit(
-        net,
-        odd_one_out,
-        (train.features,),
-        plan,
-        batches=batches,
-        validation=(held_out,),
-    )
+    options = {"batches": sets_of(train, plan), "validation": (held_out,)}
+    fit(net, odd_one_out, (train.features,), plan, **options)
     return evaluate(net, odd_one_out, (measured,))["accuracy"], rule(measured)
 
 
@@ -670,11 +665,11 @@ elif source:
 # %% [markdown] tags=["shared"]
 # ## Extra: Your own data
 #
-# Nothing above is special to photos. To use it on your own data you need features, a row
-# for each element, and classes, as whole numbers. A class may also be a mix of
+# Nothing above is special to photos. To use it on your own data you need features, a
+# row for each element, and classes, as whole numbers. A class may also be a mix of
 # attributes: of faces, those with glasses and a beard. If there are no classes, use the
-# baseline, or make a class of everything that belongs together, such as all measurements
-# of one sample.
+# baseline, or make a class of everything that belongs together, such as all
+# measurements of one sample.
 #
 # ```python
 # rows, others = train_test_split(range(len(labels)), test_size=0.2, stratify=labels)
