@@ -22,10 +22,11 @@
 # has learned the task or only the classes that it was shown. You need: the encoder, the
 # reverse task and warm-up.
 #
-# Nine birds and a fox: you see the odd one at once. Whether a picture is odd depends on
-# the others of its *set*; a classifier that judges each picture alone is right in half
-# of the sets at best. Attention *can* compare them; whether it does must be tested. One
-# contaminated measurement among ten is the same problem.
+# Nine ships and a dog: you see the odd one at once. Whether a photo is odd depends on
+# the others of its *set*: a dog among nine ships is, a dog among nine dogs is not. A
+# classifier that judges each photo alone cannot know which. Attention *can* compare
+# them; whether it does must be tested. One contaminated measurement among ten is the
+# same problem.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [anomaly_jax](anomaly_jax.ipynb).
@@ -57,94 +58,146 @@ import torch
 from helpers.data import sets
 from helpers.exercises import check
 from helpers.settings import Settings
-from helpers.show import drawing, plots, power, recorded, say, table, viewer
+from helpers.show import drawing, plots, power, say, table, viewer
 from helpers.torch import Predictor, attention_maps, device, evaluate, fit, tensor
 from helpers.weights import as_numpy, from_arrays, to_arrays
 
 plots.use_style()
 
 # %% [markdown] tags=["shared"]
-# ## Split the pictures first, then draw sets
+# ## Split the photos first, then draw sets
 #
 # The task is from a tutorial of the [University of
-# Amsterdam](https://uvadlc-notebooks.readthedocs.io). Our pictures are scikit-learn's
-# handwritten digits (for photos, see the extras). We split the *pictures*, not the
-# sets; otherwise test sets would contain training pictures. So 1,293 pictures are for
-# training, 144 for validation and 360 for the test. All parts have the same thirteen
-# writers: the test says nothing about new ones.
+# Amsterdam](https://uvadlc-notebooks.readthedocs.io). Our photos are from CIFAR-10
+# ([Krizhevsky 2009](https://www.cs.toronto.edu/~kriz/cifar.html)): ten classes, 32 × 32
+# pixels. The tutorial takes CIFAR-100: from a hundred classes a model learns more about
+# differences between classes than from ten, but a hundred classes need more photos than
+# we want to ship.
+#
+# Pixels will not do, because two photos of dogs agree in hardly any pixel. So each
+# photo is described by numbers, its **features**: EfficientNet-Lite0 ([Tan & Le
+# 2019](https://arxiv.org/abs/1905.11946)), a network trained on the million photos of
+# ImageNet, turned each into 1,280 numbers, and the file has their 64 largest principal
+# components. To train this network too, on our sets, might be best, but would take
+# hours.
+#
+# We split the photos, not the sets; otherwise test sets would contain training photos.
+# `stratify` gives the validation part equally many photos of each class.
 
 # %% tags=["shared"]
-s, n_validation, n_test = 10, 1_000, 2_000  # elements of a set; sets
-parts, names = sets.digits(seed=42)
-train, validation, test = parts["train"], parts["validation"], parts["test"]
-test_sets = sets.fixed(test.labels, s, n_test, seed=42)  # n s
+from io import BytesIO
 
-# %% mystnb={"image": {"alt": "Three rows of ten small pictures. In each row nine show the same kind of thing; the tenth, in a frame, shows another."}} tags=["shared", "figure"]
+from PIL import Image
+from sklearn.model_selection import train_test_split
+
+s = 10  # elements of a set
+found = np.load("helpers/data/photos.npz")  # by benchmarks/photo_features.py
+names, labels = found["classes"].tolist(), found["train_labels"]
+x = found["train"].astype(np.float32)  # photos i
+rows, held = train_test_split(
+    np.arange(len(x)), test_size=500, stratify=labels, random_state=42
+)
+train, validation = sets.Part(x[rows], labels[rows]), sets.Part(x[held], labels[held])
+files = np.split(found["photos"], found["ends"][:-1])  # JPEGs of the test photos
+images = np.stack([np.array(Image.open(BytesIO(file))) for file in files])
+test = sets.Part(found["test"].astype(np.float32), found["test_labels"], images)
+f"{len(rows):,} photos to train, {len(held)} to validate, {len(images):,} to test"
+
+# %% [markdown] tags=["shared"]
+# A set is stored as row numbers: nine photos of one class and, last, one of another.
+# The odd one is always the last, also in training; the section *A set has no order*
+# shows why the model cannot use this.
+
+
+# %% tags=["shared"]
+def draw_sets(labels, odd, rng, s=10):
+    """Row numbers of sets ``n s``: others of one class, then the ``odd`` ones."""
+    classes = np.unique(labels)
+    members = {c: np.flatnonzero(labels == c) for c in classes}
+    drawn = []
+    for last in odd:
+        c = rng.choice(classes[classes != labels[last]])
+        others = rng.choice(members[c], s - 1, replace=False)
+        drawn.append(np.append(others, last))
+    return np.stack(drawn)
+
+
+def fixed_sets(part, n, seed):
+    """Sets to measure on, always the same, and their features: ``n s, n s i``."""
+    rng = np.random.default_rng(seed)
+    odd = np.resize(rng.permutation(len(part.labels)), n)  # each in turn
+    drawn = draw_sets(part.labels, odd, rng)
+    return drawn, part.features[drawn]
+
+
+n_validation, n_test = 1_000, 2_000
+test_sets, x_test = fixed_sets(test, n_test, seed=42)
+
+# %% mystnb={"image": {"alt": "Three rows of ten small photos. In each row nine show the same kind of thing; the tenth, in a frame, shows another."}} tags=["shared", "figure"]
 kinds = test.labels[test_sets[:3]]
 titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
 plots.pictures(test.images[test_sets[:3]], titles=titles, odd=np.full(3, s - 1))
 
 # %% [markdown] tags=["shared"]
-# A set is stored as row numbers: nine pictures of one class and, last, one of another.
-# The odd one is always the last, also in training; two sections on we see why the model
-# cannot use this.
-
+# In training, every epoch draws new sets: each photo is the odd one at most once, in 78
+# batches of 64 sets.
 
 # %% tags=["shared"]
-def draw_set(labels, odd, rng):
-    """Row numbers of a set: others of one class, then the odd one at the end."""
-    other_classes = np.setdiff1d(labels, labels[odd])
-    same_class = np.flatnonzero(labels == rng.choice(other_classes))
-    return np.append(rng.choice(same_class, s - 1, replace=False), odd)
-
-
 settings = Settings(
-    n_train=1_293,  # in every epoch, each picture is once the odd one
+    n_train=len(train.labels),
     batch_size=64,
-    epochs=32,  # 640 updates in all
+    epochs=8,  # 624 updates in all
     learning_rate=1e-3,
-    warmup=100,
+    warmup=50,
 )
-# sets.drawn does this for whole batches; batches(epoch) are row numbers n b s
-batches = sets.drawn(train.labels, s, settings)
 
-# %% [markdown] tags=["shared"]
-# Each epoch draws 1,280 new sets of the training pictures, in 20 batches of 64; the
-# 1,000 validation sets and the 2,000 test sets are drawn once.
+
+def sets_of(part, plan):
+    """A function from the epoch to its batches of sets, as row numbers ``n b s``."""
+
+    def batches(epoch):
+        rng = np.random.default_rng([plan.seed, epoch])
+        n = plan.updates_per_epoch * plan.batch_size
+        odd = rng.permutation(len(part.labels))[:n]
+        return draw_sets(part.labels, odd, rng).reshape(
+            plan.updates_per_epoch, plan.batch_size, -1
+        )
+
+    return batches
+
 
 # %% tags=["shared", "check"]
 # Checked: nine are of one class, the last one of another, and none comes twice
-rng = np.random.default_rng(0)
-by_hand = np.stack([draw_set(train.labels, odd, rng) for odd in range(1_293)])
-for labels, rows in ((test.labels, test_sets), (train.labels, by_hand)):
-    kinds = labels[rows]  # n s
+in_training = sets_of(train, settings)(0).reshape(-1, s)
+for labels, drawn in ((test.labels, test_sets), (train.labels, in_training)):
+    kinds = labels[drawn]  # n s
     assert (kinds[:, :-1] == kinds[:, :1]).all()
     assert (kinds[:, -1] != kinds[:, 0]).all()
-    assert (np.diff(np.sort(rows, axis=1)) > 0).all()
+    assert (np.diff(np.sort(drawn, axis=1)) > 0).all()
+assert len(np.unique(in_training[:, -1])) == len(in_training)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** Roughly how many sets of ten can be made of the training
-# pictures: choices for the odd one, the class of the others, and nine pictures of it?
+# **Exercise 1, by hand.** Roughly how many sets of ten can be made of the 5,000
+# training photos: choices for the odd one, the class of the others, and nine photos of
+# it?
 
 # %% tags=["shared", "answer"]
 from math import comb
 
-in_class = 1_293 // 10
-possible = 1_293 * 9 * comb(in_class, s - 1)
+possible = 5_000 * 9 * comb(500, s - 1)
 n_shown = settings.updates * settings.batch_size
 assert possible > 2e12 * n_shown
 say(
-    f"$1293 \\cdot 9 \\cdot \\binom{{{in_class}}}{{9}}$, with {in_class} pictures in a "
-    f"class: about **{power(possible)}**. In training the model sees {n_shown:,}. It "
-    "cannot memorise the sets, but it can memorise the pictures."
+    "$5000 \\cdot 9 \\cdot \\binom{500}{9}$, with 500 photos in a class: about "
+    f"**{power(possible)}**. In training the model sees {n_shown:,}. It cannot "
+    "memorise the sets, but it can memorise the photos."
 )
 
 # %% [markdown] tags=["shared"]
 # ## A baseline needs no training
 #
-# How hard is the task? Describe each picture by numbers, its **features**: here its 64
-# grey values, divided by 16. A rule without learning chooses the element $x_i$ of a set
-# of $s$ that is farthest from the mean of the others:
+# How hard is the task? A rule without learning chooses the element $x_i$ of a set of
+# $s$ whose features are farthest from the mean of the others:
 #
 # $$\hat\imath = \arg\max_i \Big\| x_i - \frac{1}{s-1} \sum_{j \neq i} x_j \Big\|.$$
 
@@ -156,8 +209,12 @@ def from_the_others(x):
     return np.linalg.norm(x - others, axis=-1)
 
 
-x_test = test.features[test_sets]  # n s i
-baseline = (from_the_others(x_test).argmax(axis=-1) == s - 1).mean()
+def rule(x):
+    """Accuracy of the baseline on sets ``n s i``, the odd one last."""
+    return (from_the_others(x).argmax(axis=-1) == x.shape[1] - 1).mean()
+
+
+baseline = rule(x_test)
 f"baseline {baseline:.1%}, guessing {1 / s:.0%}"
 
 # %% tags=["shared", "check"]
@@ -165,14 +222,16 @@ f"baseline {baseline:.1%}, guessing {1 / s:.0%}"
 others = [np.delete(x_test[0], i, axis=0).mean(axis=0) for i in range(s)]
 distance = np.linalg.norm(x_test[0] - np.stack(others), axis=-1)
 np.testing.assert_allclose(from_the_others(x_test[:1])[0], distance, rtol=1e-4)
-assert baseline > 0.7
+assert baseline > 0.2
 
 # %% [markdown] tags=["shared"]
 # ## A set has no order
 #
-# As the odd one is always the last, could a model learn "choose the last"? Not if
-# shuffling the set permutes its outputs in the same way, and does no more. A function
-# $F$ with this property,
+# A recurrent network reads its inputs in an order; for a set it must assume one, and
+# the order matters ([Vinyals et al. 2015](https://arxiv.org/abs/1511.06391)). And as
+# our odd one is always the last, could a model learn "choose the last"? Not if
+# shuffling the set permutes its outputs in the same way, and changes nothing else. A
+# function $F$ with this property,
 #
 # $$F(PX) = P\,F(X) \quad \text{for every permutation } P \text{ of the rows of } X,$$
 #
@@ -206,8 +265,17 @@ def odd_one_out(model, x):
 # and all other layers treat each element alone. We shuffle sets to see it:
 
 # %% tags=["shared"]
-sizes = {"n_inputs": 64, "n_outputs": 1, "n_blocks": 2, "m": 64, "n_heads": 4, "f": 128}
-sizes |= {"positions": "none", "dropout": 0.1, "input_dropout": 0.1}
+sizes = {
+    "n_inputs": 64,
+    "n_outputs": 1,
+    "n_blocks": 2,
+    "m": 64,
+    "n_heads": 4,
+    "f": 128,
+    "positions": "none",
+    "dropout": 0.1,
+    "input_dropout": 0.1,
+}
 
 
 # %% tags=["torch"]
@@ -218,11 +286,6 @@ def new_model(**changes):
 
 
 # %% tags=["shared"]
-def fixed_sets(part, n, seed):
-    """Features of sets to measure on: ``n s i``."""
-    return part.features[sets.fixed(part.labels, s, n, seed)]
-
-
 def probabilities(model, x):
     """Softmax over the set, with dropout off: ``b s i -> b s``."""
     logits = as_numpy(attention_maps(model, tensor(x))[0])[..., 0]
@@ -240,7 +303,7 @@ f"largest change {untrained_gap:.0e}; loss {loss:.2f}, ln {s} = {np.log(s):.2f}"
 
 # %% [markdown] tags=["shared"]
 # The largest change of a probability is rounding. Before training the loss is close to
-# $\ln 10$, which guessing costs.
+# $\ln 10$, the loss of guessing.
 
 # %% tags=["shared", "check"]
 # Checked: shuffling a set permutes its probabilities; the loss is -ln p of the odd one
@@ -253,49 +316,57 @@ assert abs(loss - np.log(s)) < 0.1
 # ## It finds the odd one
 #
 # `fit`, of the reverse chapter, keeps the weights with the best validation accuracy.
+# `batches` gives row numbers; `fit` takes the features of these rows.
 #
-# | setting | here | the tutorial's, for photos |
+# | setting | here | the tutorial's, for CIFAR-100 |
 # |---|---|---|
+# | features | 64 of EfficientNet-Lite0 | 512 of ResNet34 |
 # | size | 2 blocks, 4 heads, `m` 64, `f` 128 | 4 blocks, 4 heads, `m` 256, `f` 512 |
 # | dropout | 0.1, also on the input | the same |
-# | batch size | 64 | 64 |
-# | peak rate, warm-up | `1e-3`, 100 updates | `5e-4`, 100 updates |
-# | clipping | 1 | 1 |
-# | epochs | 32 of 20 updates | 100 of 703 updates |
+# | batch size, clipping | 64, 1 | the same |
+# | peak rate, warm-up | `1e-3`, 50 updates | `5e-4`, 100 updates |
+# | epochs | 8 of 78 updates | 100 of 703 updates |
+#
+# Dropout on the input hides some features at each visit, so that the model cannot rely
+# on a few of them, by which it would know single photos.
 
 # %% tags=["shared"]
-held_out = fixed_sets(validation, n_validation, seed=1)
-history = fit(  # batches are row numbers b s, for which it takes features b s i
+_, held_out = fixed_sets(validation, n_validation, seed=1)
+history = fit(
     model,
     odd_one_out,
     (train.features,),
     settings,
-    batches=batches,
+    batches=sets_of(train, settings),
     validation=(held_out,),
 )
-f"trained in {history['seconds'].sum():.0f} seconds"
 
 # %% tags=["shared"]
-on_train = fixed_sets(train, n_test, seed=2)
+_, on_train = fixed_sets(train, n_test, seed=2)
 measured = {"training": on_train, "validation": held_out, "test": x_test}
-accuracy, rule = {}, {}
+accuracy, rules = {}, {}
 for name, x in measured.items():
     accuracy[name] = evaluate(model, odd_one_out, (x,))["accuracy"]
-    rule[name] = (from_the_others(x).argmax(axis=-1) == s - 1).mean()
+    rules[name] = rule(x)
 p, moved = probabilities(model, sample), probabilities(model, sample[:, order])
 trained_gap = np.abs(moved - p[:, order]).max()
 f"shuffling sets changes a probability by up to {trained_gap:.0e}"
 
 # %% tags=["shared", "say"]
-shown = {"**this page**": accuracy, "baseline": rule}
+shown = {"**this page**": accuracy, "baseline": rules}
 rows = [[what, *(f"{x:.1%}" for x in row.values())] for what, row in shown.items()]
-margin = 100 * np.sqrt(accuracy["test"] * (1 - accuracy["test"]) / n_test)
-error = f"The standard error of the test accuracy is at least {margin:.1f} points."
-say(table(["accuracy", *measured], *rows) + "\n\n" + error)
+rows.append(["the tutorial, CIFAR-100, JAX", "98.37%", "94.50%", "94.66%"])
+rows.append(["the tutorial, CIFAR-100, PyTorch", "97.77%", "94.38%", "94.30%"])
+say(table(["accuracy", *measured], *rows))
 
 # %% [markdown] tags=["shared"]
-# It is larger than that of independent sets, because the test sets share pictures. In
-# the next figure, dropout raises the training loss; it is off in validation.
+# The last two rows are for other photos, features and sizes, so they show what the
+# method reaches, not which model is better. The
+# [tutorial](https://uvadlc-notebooks.readthedocs.io) trained 3:45 minutes in JAX and
+# 16:34 in PyTorch, on an RTX 3090.
+#
+# Independent sets would have a standard error of about one percentage point; ours share
+# photos, so it is larger.
 
 # %% mystnb={"image": {"alt": "Two panels over the epochs. Left: the loss falls in training and in validation. Right: both accuracies rise; the baseline is a level line."}} tags=["shared", "figure"]
 ends = np.arange(settings.epochs) + 1
@@ -318,16 +389,16 @@ plots.curves(panels, x="epoch", size=(7, 2.8))
 
 # %% tags=["shared", "check"]
 # Checked: the model beats the baseline, on test sets and at the end of both curves
-assert accuracy["test"] > max(0.97, baseline + 0.10)
+assert accuracy["test"] > baseline + 0.05
 assert trained_gap < 1e-5
 assert min(by_epoch["accuracy"][-1], history["validation_accuracy"][-1]) > baseline
 assert by_epoch["accuracy"][-1] > by_epoch["accuracy"][0]
 assert by_epoch["loss"][-1] < by_epoch["loss"][0]
 assert history["validation_loss"][-1] < history["validation_loss"][0]
-assert history["validation_loss"][-1] < by_epoch["loss"][-1]
 
 # %% [markdown] tags=["shared"]
-# Where is the model wrong? Three of the mistakes, those of which it is most certain:
+# In training dropout raises the loss; it is off in validation. Where is the model
+# wrong? Three of the mistakes, those of which it is most certain:
 
 # %% tags=["shared"]
 p = np.concatenate([probabilities(model, x) for x in np.split(x_test, 2)])  # n s
@@ -336,7 +407,7 @@ is_wrong = guess != s - 1
 wrong = np.flatnonzero(is_wrong)
 worst = wrong[np.argsort(-sure[wrong])][:3]
 
-# %% mystnb={"image": {"alt": "Rows of ten pictures with a percentage below each. A solid frame marks the odd one, a dashed frame the one that the model chose instead."}} tags=["shared", "figure"]
+# %% mystnb={"image": {"alt": "Rows of ten photos with a percentage below each. A solid frame marks the odd one, a dashed frame the one that the model chose instead."}} tags=["shared", "figure"]
 captions = [[f"{value:.0%}" for value in row] for row in p[worst]]
 kinds = test.labels[test_sets[worst]]
 titles = [f"{names[row[0]]}, odd: {names[row[-1]]}" for row in kinds]
@@ -349,13 +420,16 @@ plots.pictures(
 )
 
 # %% tags=["shared", "say"]
-say(f"The model is wrong in **{is_wrong.sum()}** of {n_test:,} test sets.")
+unsure, seen = (sure < 0.9).mean(), is_wrong[sure < 0.9].sum()
+say(f"""The model is wrong in **{is_wrong.sum()}** of {n_test:,} test sets. Its largest
+probability is under 90% in {unsure:.0%} of all sets, with **{seen}** of the errors.""")
 
 # %% [markdown] tags=["shared"]
 # ## Cutting connections shows which ones matter
 #
 # How does the model find the odd one? If the others attend to it, the last column of
-# the maps is bright.
+# the maps is bright. Here is the mean of each head's map over 1,000 sets. Equal weights
+# would be a tenth.
 
 # %% tags=["shared"]
 _, maps = attention_maps(model, tensor(sample))
@@ -363,9 +437,19 @@ maps = as_numpy(maps)  # l b h q k
 to_odd = maps[..., :-1, -1].mean(axis=(1, 3))  # l h
 f"on average the nine give the odd one {to_odd.min():.0%} to {to_odd.max():.0%}"
 
+# %% mystnb={"image": {"alt": "Eight maps of ten by ten weights, one for each head of both layers, averaged over 1,000 sets."}} tags=["shared", "figure"]
+means = maps.mean(axis=1).reshape(-1, s, s)  # l h as one axis
+fig, axes = plots.panels_in_rows(8, 4, (7, 4.2), None, None)
+for n, ax in enumerate(axes):
+    drawn = ax.imshow(means[n], vmin=0, vmax=0.3, cmap="Blues")
+    ax.set(title=f"layer {n // 4}, head {n % 4}", xticks=[0, 9], yticks=[0, 9])
+    ax.grid(visible=False)
+axes[4].set(xlabel="key k", ylabel="query q")
+fig.colorbar(drawn, ax=list(axes), label="weight")
+fig
+
 # %% [markdown] tags=["shared"]
-# Equal weights would be a tenth. So no head points to the odd one, whatever the maps of
-# single sets look like:
+# Single sets, beside their photos:
 
 # %% tags=["shared", "figure"]
 three_sets = test_sets[:3]  # b s
@@ -374,10 +458,10 @@ viewer.attention(
     [[names[kind] for kind in row] for row in test.labels[three_sets]],
     pictures=test.images[three_sets],
     sequences=["first set", "second set", "third set"],
-    about="Attention maps of three sets of ten pictures, the last one odd",
+    about="Attention maps of three sets of ten photos, the last one odd",
     high=0.5,
     layer=1,
-    query=s - 1,
+    query=0,
 )
 
 # %% [markdown] tags=["shared"]
@@ -435,25 +519,19 @@ rows = [[name, f"{value:.1%}"] for name, value in cut.items()]
 say(table(["what is cut", "accuracy"], *rows))
 
 # %% [markdown] tags=["shared"]
-# Whether the nine look at the odd one matters little. To isolate the odd one costs
-# most, and not because the model cannot bear an isolated element: to isolate one of the
-# nine costs little. So the odd one itself finds out that it differs, by looking at the
-# nine: with two of them in sight, most of the accuracy is back. In this model the last
-# layer does most of the work, and no single head does.
+# To isolate the odd one cost most, and not because the model cannot bear an isolated
+# element: to isolate one of the nine cost nothing. So the odd one finds out by itself
+# that it differs, by looking at the nine.
 
 # %% tags=["shared", "check"]
-# Checked: isolating the odd one costs most, and two of the nine restore most of it
-assert by_odd < min(0.5, by_nine, by_two, by_normal - 0.3)
-assert by_nine > 0.8
-assert by_two > 0.7
-assert layers[1] < layers[0] - 0.1
-assert single.min() > layers[1] + 0.1
-assert maps.mean(axis=1).max() < 0.3  # three times as much as equal weights
+# Checked: isolating the odd one costs most, and more than isolating one of the nine
+assert by_odd < min(full, by_nine, by_normal) - 0.1
+assert by_odd < by_two
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, a change of code.** Give `accuracy_under` a mask in which *each* element
-# sees only itself. What is the most that any model could reach under this mask, if all
-# classes are equally frequent?
+# sees only itself. Under this mask no model can compare. How often could the best one
+# be right, if all classes are equally frequent?
 
 # %% tags=["shared", "answer"]
 blind = accuracy_under(np.eye(s, dtype=bool))
@@ -463,226 +541,67 @@ say(
     "has a higher score than a B, the model is at best right for an A among nine Bs, "
     "and wrong for a B among nine As. Both are equally frequent: at most **one half**."
 )
-assert blind < min(0.5, baseline)
+assert blind < min(0.5, accuracy["test"])
 
 # %% [markdown] tags=["shared"]
 # ## Unseen classes are the real test
 #
-# So the odd one compares itself with the others. But a model can also **recognise**:
-# learn what each class looks like, and choose the class that occurs once. Does that
-# work for new classes? We train small models (`m` 32, `f` 64, no dropout, two epochs of
-# 5,120 sets) without some classes, and test them on sets of these alone. One sees
-# **features**: what an element looks like. The other sees only its sorted **distances**
-# to the others, divided by the mean distance in the set. Predict: which beats the
-# baseline on unseen classes?
-
+# A model can also **recognise**: learn what each class looks like, and choose the class
+# that occurs once. Does that work for new classes? We train the same model, with the
+# same settings, without three of the classes, and test it on sets of these three alone.
+# Predict: does it still beat the baseline?
 
 # %% tags=["shared"]
-classes = np.arange(10)
-splits = [np.array([7, 8, 9]), np.array([4, 5, 6]), np.array([1, 2, 3])]  # unseen
-small = {"m": 32, "f": 64, "dropout": 0.0, "input_dropout": 0.0}
-brief = Settings(n_train=5_120, batch_size=64, epochs=2, learning_rate=1e-3, warmup=100)
-
-
-def trained_on(view, unseen, part=train):
-    """A small model of ``view(features)``, trained on sets of the other classes."""
-    # copies of class c may have the labels c + 10, c + 20, …
-    seen = part.take(np.flatnonzero(~np.isin(part.labels % 10, unseen)))
-    x = view(fixed_sets(seen, brief.n_train, seed=6))
-    others = validation.only(np.setdiff1d(classes, unseen))
-    held_back = view(fixed_sets(others, n_validation, seed=3))
-    net = new_model(n_inputs=x.shape[-1], **small)
-    fit(net, odd_one_out, (x,), brief, validation=(held_back,))
-    return net
-
-
-# %% tags=["shared"]
-def distances(x):
-    """Sorted distances to the others, relative to their mean: ``b s i -> b s s-1``."""
-    d = [np.linalg.norm(x - x[:, [i]], axis=-1) for i in range(x.shape[1])]  # s b s
-    others = np.sort(np.stack(d, axis=-1), axis=-1)[..., 1:]  # without the 0 to itself
-    return others / others.mean(axis=(1, 2), keepdims=True) - 1
-
-
-def filled(x):
-    """With zeros up to the 64 features of a picture, so that all nets are alike."""
-    return np.pad(x, [(0, 0), (0, 0), (0, 64 - x.shape[-1])])
-
-
-views = {"features": filled, "distances only": lambda x: filled(distances(x))}
-nets = {name: [trained_on(views[name], u) for u in splits] for name in views}
+unseen = np.array([7, 8, 9])
+seen = np.setdiff1d(np.arange(10), unseen)
+part = train.only(seen)
+fewer = Settings(
+    n_train=len(part.labels), batch_size=64, epochs=8, learning_rate=1e-3, warmup=50
+)
+_, held_back = fixed_sets(validation.only(seen), n_validation, seed=1)
+net = new_model()
+fitted = fit(
+    net,
+    odd_one_out,
+    (part.features,),
+    fewer,
+    batches=sets_of(part, fewer),
+    validation=(held_back,),
+)
 
 # %% tags=["shared"]
-shown = [*views, "baseline"]
-found = {name: np.empty((3, 2)) for name in shown}  # split, seen or unseen
-for i, unseen in enumerate(splits):
-    for j, kinds in enumerate([np.setdiff1d(classes, unseen), unseen]):
-        x = fixed_sets(test.only(kinds), n_test // 2, seed=4)
-        for name, view in views.items():
-            scores = evaluate(nets[name][i], odd_one_out, (view(x),))
-            found[name][i, j] = scores["accuracy"]
-        found["baseline"][i, j] = (from_the_others(x).argmax(axis=-1) == s - 1).mean()
-mean = {name: x.mean(axis=0) for name, x in found.items()}  # seen, unseen
-gains = 100 * (found["distances only"] - found["baseline"])[:, 1]
-
-
-# %% mystnb={"image": {"alt": "Bars of the accuracy, for sets of unseen classes in each split and for the mean over sets of seen classes; at each place one bar for the small model with features, one for the same model with distances only, one for the baseline."}} tags=["shared", "figure"]
-def bars(groups, labels, **names):
-    """Bars side by side at each label, one colour for each group."""
-    fig, (ax,) = plots.panels_in_rows(1, None, (7, 3.2), (0, 0), (0, 0))
-    places, width = np.arange(len(labels)), 0.8 / len(groups)
-    for place, (name, heights) in enumerate(groups.items()):
-        left = width * (place - (len(groups) - 1) / 2)
-        group = ax.bar(places + left, heights, width, label=name)
-        ax.bar_label(group, [f"{height:.0%}" for height in heights], size=8)
-    ax.set(xticks=places, xticklabels=labels, ylim=(0, 1.08), **names)
-    ax.grid(visible=False, axis="x")
-    fig.legend(loc="outside lower center", ncols=len(groups))
-    return fig
-
-
-labels = [f"unseen: {names[u[0]]} to {names[u[-1]]}" for u in splits] + ["seen (mean)"]
-heights = {name: [*found[name][:, 1], mean[name][0]] for name in shown}
-bars(heights, labels, xlabel="classes in the sets", ylabel="accuracy")
+found_in, rule_in = {}, {}
+for name, classes in {"seen": seen, "unseen": unseen}.items():
+    _, x = fixed_sets(test.only(classes), n_test, seed=4)
+    found_in[name] = evaluate(net, odd_one_out, (x,))["accuracy"]
+    rule_in[name] = rule(x)
+_, x = fixed_sets(test.only(unseen), n_test, seed=4)
+all_seen = evaluate(model, odd_one_out, (x,))["accuracy"]
 
 # %% tags=["shared", "say"]
-features, ours, rule = [f"{mean[name][1]:.0%}" for name in shown]
-each = ", ".join(f"{gain:.0f}" for gain in gains)
-say(f"""Distances do, on average: in sets of unseen classes they find **{ours}** of the
-odd ones, the baseline {rule} (gain per split: {each} points, one seed each). Features
-find **{features}**.""")
+rows = [["trained without them", *(f"{x:.1%}" for x in found_in.values())]]
+rows.append(["baseline", *(f"{x:.1%}" for x in rule_in.values())])
+rows.append(["trained on all ten classes", "", f"{all_seen:.1%}"])
+unseen_names = ", ".join(names[c] for c in unseen)
+say(table(["accuracy on sets of", "the seven", unseen_names], *rows))
 
 # %% [markdown] tags=["shared"]
-# The baseline shows that these sets are not too hard: a model of features depends on
-# the classes that it was shown.
+# The baseline, and the model of all ten classes, show how hard these sets are; the gap
+# between the two models is what not having seen the classes costs. This is one split
+# and one seed; the sizes differ with both.
 
 # %% tags=["shared", "check"]
-# Checked: on unseen classes distances beat the baseline on average, features do not
-(seen_plain, plain), (_, now), (seen_rule, rule) = mean.values()
-assert seen_plain - plain > seen_rule - rule
-assert seen_plain > seen_rule
-assert plain < 0.8 * rule
-assert now > rule + 0.02  # mean of 3,000 sets
-assert now > 1.3 * plain
-assert now > 0.65
+# Checked: what the model finds in unseen classes, it finds less often than in seen ones
+assert found_in["seen"] > rule_in["seen"]
+assert all_seen > found_in["unseen"]
 
 # %% [markdown] tags=["shared"]
-# ## Extra: More classes from the same pictures
+# ## Extra: CIFAR-100 with ResNet34, as in the tutorial
 #
-# **Exercise 3, open.** Permute the features, by one order for all pictures: each class
-# becomes a new one. Fill the gap, and train with `trained_on`, on features minus the
-# mean of their set:
-#
-# ```python
-# def more_classes(part, n=8):
-#     """Every class with its features in ``n`` orders: new classes."""
-#     rng, size = np.random.default_rng(0), part.features.shape[1]
-#     x, labels = [part.features], [part.labels]
-#     for i in range(1, n):
-#         ...  # append the features, shuffled, and part.labels + 10 * i
-#     return sets.Part(np.concatenate(x), np.concatenate(labels))
-#
-#
-# def from_mean(x):
-#     return x - x.mean(axis=1, keepdims=True)
-#
-#
-# net = trained_on(from_mean, splits[0], more_classes(train))
-# x = from_mean(fixed_sets(test.only(splits[0]), 1000, seed=4))
-# evaluate(net, odd_one_out, (x,))["accuracy"]
-# ```
-#
-# Does it reach the baseline? Why would it be a trap to turn the pictures?
-
-
-# %% tags=["shared", "answer"]
-def more_classes(part, n=8):
-    """Every class with its features in ``n`` orders: new classes."""
-    rng, size = np.random.default_rng(0), part.features.shape[1]
-    x, labels = [part.features], [part.labels]
-    for i in range(1, n):
-        x.append(part.features[:, rng.permutation(size)])
-        labels.append(part.labels + 10 * i)
-    return sets.Part(np.concatenate(x), np.concatenate(labels))
-
-
-def from_mean(x):
-    return x - x.mean(axis=1, keepdims=True)
-
-
-x = from_mean(fixed_sets(test.only(splits[0]), 1000, seed=4))
-copies = trained_on(from_mean, splits[0], more_classes(train))
-both = evaluate(copies, odd_one_out, (x,))["accuracy"]
-plain = evaluate(trained_on(from_mean, splits[0]), odd_one_out, (x,))["accuracy"]
-rule = found["baseline"][0, 1]
-assert both < rule
-say(f"""No: it finds **{both:.1%}** with the copies, {plain:.1%} without, the baseline
-{rule:.1%} (one seed). So such classes are not enough. The trap: turned by half a turn,
-a 6 is a 9, and an unseen class would be shown.""")
-
-# %% [markdown] tags=["shared"]
-# ## Extra: In most of its mistakes the model is unsure
-#
-# Before you rely on a model you want to know whether it notices its mistakes. So
-# compare its largest probability in the sets in which it is wrong and in the others.
-
-# %% tags=["shared"]
-edges = [0, 0.5, 0.9, 1]
-groups = {"right": sure[~is_wrong], "wrong": sure[is_wrong]}
-share = {k: np.histogram(x, edges)[0] / len(x) for k, x in groups.items()}
-caught = is_wrong[sure < 0.9].sum()
-second = (np.argsort(-p[is_wrong], axis=1)[:, 1] == s - 1).sum()
-kinds = np.sort(test.labels[test_sets[is_wrong]][:, -2:])  # n 2, the two classes
-pairs, counts = np.unique(kinds, axis=0, return_counts=True)
-one, other = pairs[counts.argmax()]  # most often confused
-
-# %% mystnb={"image": {"alt": "Share of the sets over the largest probability, as bars in three bins: to 50, to 90 and to 100 percent. Of the sets in which the model is right, nearly all are in the last bin; those in which it is wrong are spread over the bins."}} tags=["shared", "figure"]
-labelled = {f"{len(groups[k]):,} sets: the model is {k}": x for k, x in share.items()}
-names_of_axes = {"xlabel": "largest probability, in percent", "ylabel": "share of sets"}
-bars(labelled, ["0 to 50", "50 to 90", "90 to 100"], **names_of_axes)
-
-# %% tags=["shared", "say"]
-unsure, n = (sure < 0.9).mean(), is_wrong.sum()
-say(f"""A person who looks at the {unsure:.1%} of all sets in which the largest
-probability is under 90% sees **{caught} of the {n}** mistakes. In {second} mistakes the
-odd one comes second (by chance, one in {s - 1} would). Most often confused are
-{one} and {other}.""")
-
-# %% tags=["shared", "check"]
-# Checked: the model is surer where it is right; its second choice beats chance
-assert share["right"][-1] > share["wrong"][-1]
-assert sure[is_wrong].mean() < sure[~is_wrong].mean()
-assert second / is_wrong.sum() > 1 / (s - 1)
-
-# %% [markdown] tags=["shared"]
-# ## Extra: Both frameworks train alike
-#
-# Forty updates of a small model at a low rate, from weights that NumPy draws, the same
-# for both frameworks, and without dropout, whose random numbers differ. Compare the
-# losses with those of the other page: they agree to a thousandth. (The tests of this
-# book train both, and compare every loss.)
-
-# %% tags=["shared"]
-alike = new_model(**small)
-rng, arrays = np.random.default_rng(0), to_arrays(alike)
-for name in sorted(arrays):
-    if arrays[name].ndim == 2:  # norms and biases are equal already
-        bound = 1 / np.sqrt(len(arrays[name]))
-        arrays[name] = rng.uniform(-bound, bound, arrays[name].shape)
-from_arrays(alike, arrays)
-plan = Settings(n_train=1_280, batch_size=64, epochs=2, learning_rate=5e-5, warmup=10)
-order = sets.drawn(train.labels[:1_280], s, plan)
-losses = fit(alike, odd_one_out, (train.features[:1_280],), plan, batches=order)["loss"]
-", ".join(f"{x:.4f}" for x in losses[[0, 13, 26, 39]])
-
-# %% [markdown] tags=["shared"]
-# ## Extra: Photos need better features than pixels
-#
-# If you have photos, grey values will not do, because two photos of foxes agree in
-# hardly any pixel. A ResNet34 ([He et al. 2016](https://arxiv.org/abs/1512.03385)),
-# trained on ImageNet, turns each photo into 512 features. `make data PHOTOS=cifar100`
-# downloads CIFAR-100 by `torchvision.datasets` and does this once, in PyTorch, for both
-# twins:
+# A ResNet34 ([He et al. 2016](https://arxiv.org/abs/1512.03385)), trained on ImageNet,
+# turns each photo into 512 features. `make data PHOTOS=cifar100` downloads CIFAR-100 by
+# `torchvision.datasets.CIFAR100(folder, download=True)` and does this once, in PyTorch,
+# for both twins:
 
 
 # %% tags=["torch"]
@@ -719,73 +638,51 @@ extract(np.stack(load_sample_images().images)).shape  # two photos: b 512
 rates = {"learning_rate": 5e-4, "warmup": 100}
 
 
-def learn_photos(source, epochs=None):
+def learn_photos(source, updates=640):
     """Test accuracy of a model that is trained on photos, and of the baseline."""
     parts, _ = sets.photos(source, seed=42)
-    x, labels, _ = parts["train"]
-    epochs = epochs or max(2, 640 * 64 // len(x))  # 640 updates or more
-    plan = Settings(n_train=len(x), batch_size=64, epochs=epochs, **rates)
-    smallest = min(np.bincount(part.labels).min() for part in parts.values())
-    size = min(s, 1 + smallest)  # elements of a set
-    held_out, measured = [
-        part.features[sets.fixed(part.labels, size, n_test, seed=42)]
-        for part in (parts["validation"], parts["test"])
-    ]
+    train = parts["train"]
+    n = len(train.labels)
+    epochs = max(2, updates * 64 // n)
+    plan = Settings(n_train=n, batch_size=64, epochs=epochs, **rates)
+    _, held_out = fixed_sets(parts["validation"], n_test, seed=42)
+    _, measured = fixed_sets(parts["test"], n_test, seed=42)
     net = new_model(n_inputs=512, n_blocks=4, m=256, f=512)
-    order = sets.drawn(labels, size, plan)
-    fit(net, odd_one_out, (x,), plan, batches=order, validation=(held_out,))
-    rule = (from_the_others(measured).argmax(axis=-1) == size - 1).mean()
-    return evaluate(net, odd_one_out, (measured,))["accuracy"], rule
+    options = {"batches": sets_of(train, plan), "validation": (held_out,)}
+    fit(net, odd_one_out, (train.features,), plan, **options)
+    return evaluate(net, odd_one_out, (measured,))["accuracy"], rule(measured)
 
 
 # %% tags=["shared"]
 import os
 
-source = os.environ.get("PHOTOS", "digits")
-if sets.features_file(source).exists():
-    ours, rule = learn_photos(source)
-    print(f"{source}: {ours:.1%} of the test sets, baseline {rule:.1%}")
-elif source != "digits":
+source = os.environ.get("PHOTOS", "")
+if source and sets.features_file(source).exists():
+    ours, theirs = learn_photos(source)
+    print(f"{source}: {ours:.1%} of the test sets, baseline {theirs:.1%}")
+elif source:
     print(f"{source} is not prepared: run make data PHOTOS={source}")
-
-# %% [markdown] tags=["shared"]
-# How far does a model of the tutorial's size get on photos? Here is a run on CIFAR-10,
-# with 512 features from k-means on small windows of the training photos ([Coates et al.
-# 2011](https://proceedings.mlr.press/v15/coates11a.html)).
-
-# %% tags=["shared", "say"]
-run = recorded("cifar10-sets")[-1]
-rows = [[x, *(f"{y:.1%}" for y in run[x].values())] for x in ("accuracy", "baseline")]
-say(f"""{table(["sets of", *run["accuracy"]], *rows)}
-
-Recorded in PyTorch on {run["about"]["device"]}, {run["about"]["date"][:10]}:
-{run["settings"]["epochs"]} epochs in {run["seconds"] / 60:.0f} minutes.""")
-
-# %% [markdown] tags=["shared"]
-# Distances hardly show the odd one here; the model finds it in most sets, but has
-# learned much of its training photos by heart. On CIFAR-100, with features from a
-# network that saw a million photos, the
-# [tutorial](https://uvadlc-notebooks.readthedocs.io) reports 94.66% of the test sets
-# in JAX and 94.30% in PyTorch.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your own data
 #
-# Nothing above is special to pictures. To use it on your own data you need features, a
-# row for each element, and classes, as whole numbers. If there are no classes, use the
+# Nothing above is special to photos. To use it on your own data you need features, a
+# row for each element, and classes, as whole numbers. A class may also be a mix of
+# attributes: of faces, those with glasses and a beard. If there are no classes, use the
 # baseline, or make a class of everything that belongs together, such as all
 # measurements of one sample.
 #
 # ```python
-# from sklearn.model_selection import train_test_split
-#
-# rows, test_rows = train_test_split(range(len(labels)), test_size=0.2, stratify=labels)
+# rows, others = train_test_split(range(len(labels)), test_size=0.2, stratify=labels)
 # mean, deviation = features[rows].mean(axis=0), features[rows].std(axis=0)
-# x, y = (features[rows] - mean) / deviation, labels[rows]
-# n = len(x)
-# own = Settings(n_train=n, batch_size=64, epochs=30, learning_rate=1e-3, warmup=20)
+# x = (features - mean) / deviation
+# train, test = sets.Part(x[rows], labels[rows]), sets.Part(x[others], labels[others])
+# plan = Settings(
+#     n_train=len(rows), batch_size=64, epochs=30, learning_rate=1e-3, warmup=20
+# )
 # net = new_model(n_inputs=x.shape[1])
-# fit(net, odd_one_out, (x,), own, batches=sets.drawn(y, s, own))
+# fit(net, odd_one_out, (train.features,), plan, batches=sets_of(train, plan))
+# evaluate(net, odd_one_out, (fixed_sets(test, 1_000, seed=0)[1],))
 # ```
 #
 # Each feature is standardised, as yours may have different units, by the training part
@@ -955,8 +852,8 @@ assert check("anomaly.from_the_others", my_from_the_others)
 # * Without positions an encoder is equivariant: it cannot use the order.
 # * Attention can compare; whether it does must be tested: cut connections, look at the
 #   mistakes.
-# * High accuracy on seen classes promises nothing for new ones: keep some out of
-#   training.
+# * Accuracy on the classes of the training says little about new ones: keep some out of
+#   training, and measure.
 
 # %% [markdown] tags=["torch"]
 # Next comes [pictures as sequences, in PyTorch](vision_torch.ipynb). On the way to a
