@@ -98,7 +98,7 @@ print("out:", *y_test[0])
 
 # %% [markdown] tags=["torch"]
 # The model is the `Predictor` of [the chapter on positions](positions_torch.ipynb),
-# with one block and one head. Its layer `embed` turns one-hot digits into embeddings.
+# with one block and one head, since each output needs one look. Its layer `embed` turns one-hot digits into embeddings.
 # Attention can carry each symbol to its output in a single step:
 
 # %% mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}} tags=["shared", "figure"]
@@ -1020,8 +1020,6 @@ if find_spec("lightning"):
 
 # %% tags=["torch"]
 if find_spec("lightning"):
-    from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
-    from lightning.pytorch.loggers import CSVLogger
 
     class Reversing(lightning.LightningModule):
         def __init__(self, model, settings):
@@ -1030,8 +1028,8 @@ if find_spec("lightning"):
             self.model, self.losses = model, []
 
         def training_step(self, batch, _):
-            loss, metrics = cross_entropy(self.model, *batch)
-            self.log("accuracy", metrics["accuracy"])
+            loss, _ = cross_entropy(self.model, *batch)
+            self.log("loss", loss)
             self.losses.append(loss.detach())
             return loss
 
@@ -1039,12 +1037,12 @@ if find_spec("lightning"):
             _, metrics = cross_entropy(self.model, *batch)
             self.log(f"{part}_accuracy", metrics["accuracy"])
 
-        def test_step(self, batch, _):
-            self.validation_step(batch, _, part="test")
+        def test_step(self, batch, n):
+            self.validation_step(batch, n, part="test")
 
         def configure_optimizers(self):
-            found = make_optimizer(self.model, self.hparams.settings)
-            return [found[0]], [{"scheduler": found[1], "interval": "step"}]
+            steps = make_optimizer(self.model, self.hparams.settings)
+            return [steps[0]], [{"scheduler": steps[1], "interval": "step"}]
 
 
 # %% tags=["torch"]
@@ -1053,13 +1051,15 @@ def another_loop(model, settings):
     if not find_spec("lightning"):
         print("Lightning is not installed here: this is `fit` once more.")
         return fit(model, cross_entropy, data["train"], settings)["loss"]
+    from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+
     best = ModelCheckpoint(monitor="validation_accuracy", mode="max")
     trainer = lightning.Trainer(
         max_epochs=settings.epochs,
         gradient_clip_val=settings.max_grad_norm,
         reload_dataloaders_every_n_epochs=1,  # other batches in each epoch
         callbacks=[best, LearningRateMonitor("step")],
-        logger=CSVLogger("runs"),
+        default_root_dir="runs",
         num_sanity_val_steps=0,
         enable_progress_bar=False,
         enable_model_summary=False,
