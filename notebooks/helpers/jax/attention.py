@@ -19,7 +19,8 @@ def full_mask(mask, q, k, is_causal):
         raise ValueError(f"expected a boolean mask of {what}")
     if not is_causal:
         return mask
-    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+    n, n_keys = q.shape[-2], k.shape[-2]
+    if n != n_keys:
         what = "as many queries as keys under a causal mask"
         raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
     past = jnp.tri(n, n_keys, dtype=bool)  # q k: the lower triangle
