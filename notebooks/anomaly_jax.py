@@ -275,16 +275,25 @@ sizes = {
     "m": 64,
     "n_heads": 4,
     "f": 128,
-    "positions": "none",
     "dropout": 0.1,
-    "input_dropout": 0.1,
 }
 
 
 # %% tags=["jax"]
+class SetModel(Predictor):
+    """A predictor without positions, with dropout on its inputs, too: ``b s i``."""
+
+    def __init__(self, *, input_dropout=0.1, rngs, **sizes):
+        super().__init__(positions="none", rngs=rngs, **sizes)
+        self.input_dropout = nnx.Dropout(input_dropout, rngs=rngs)
+
+    def __call__(self, x, mask=None, **options):
+        return super().__call__(self.input_dropout(x), mask, **options)
+
+
 def new_model(**changes):
     """A predictor of these sizes, or with changes; always with the same seed."""
-    return Predictor(**sizes | changes, rngs=nnx.Rngs(42))
+    return SetModel(**sizes | changes, rngs=nnx.Rngs(42))
 
 
 # %% tags=["shared"]
@@ -341,6 +350,7 @@ history = fit(
     settings,
     batches=sets_of(train, settings),
     validation=(held_out,),
+    best="accuracy",
 )
 
 # %% tags=["shared"]
@@ -569,6 +579,7 @@ fitted = fit(
     fewer,
     batches=sets_of(part, fewer),
     validation=(held_back,),
+    best="accuracy",
 )
 
 # %% tags=["shared"]
@@ -648,6 +659,7 @@ def learn_photos(source, updates=640):
     _, measured = fixed_sets(parts["test"], n_test, seed=42)
     net = new_model(n_inputs=512, n_blocks=4, m=256, f=512)
     options = {"batches": sets_of(train, plan), "validation": (held_out,)}
+    options["best"] = "accuracy"
     fit(net, odd_one_out, (train.features,), plan, **options)
     return evaluate(net, odd_one_out, (measured,))["accuracy"], rule(measured)
 

@@ -54,6 +54,7 @@ if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
 
 import numpy as np
 import torch
+from torch import nn
 
 from helpers.data import sets
 from helpers.exercises import check
@@ -272,17 +273,26 @@ sizes = {
     "m": 64,
     "n_heads": 4,
     "f": 128,
-    "positions": "none",
     "dropout": 0.1,
-    "input_dropout": 0.1,
 }
 
 
 # %% tags=["torch"]
+class SetModel(Predictor):
+    """A predictor without positions, with dropout on its inputs, too: ``b s i``."""
+
+    def __init__(self, *, input_dropout=0.1, **sizes):
+        super().__init__(positions="none", **sizes)
+        self.input_dropout = nn.Dropout(input_dropout)
+
+    def forward(self, x, mask=None, **options):
+        return super().forward(self.input_dropout(x), mask, **options)
+
+
 def new_model(**changes):
     """A predictor of these sizes, or with changes; always with the same seed."""
     torch.manual_seed(42)
-    return Predictor(**sizes | changes).to(device)
+    return SetModel(**sizes | changes).to(device)
 
 
 # %% tags=["shared"]
@@ -339,6 +349,7 @@ history = fit(
     settings,
     batches=sets_of(train, settings),
     validation=(held_out,),
+    best="accuracy",
 )
 
 # %% tags=["shared"]
@@ -567,6 +578,7 @@ fitted = fit(
     fewer,
     batches=sets_of(part, fewer),
     validation=(held_back,),
+    best="accuracy",
 )
 
 # %% tags=["shared"]
@@ -649,6 +661,7 @@ def learn_photos(source, updates=640):
     _, measured = fixed_sets(parts["test"], n_test, seed=42)
     net = new_model(n_inputs=512, n_blocks=4, m=256, f=512)
     options = {"batches": sets_of(train, plan), "validation": (held_out,)}
+    options["best"] = "accuracy"
     fit(net, odd_one_out, (train.features,), plan, **options)
     return evaluate(net, odd_one_out, (measured,))["accuracy"], rule(measured)
 
