@@ -102,7 +102,7 @@ print("out:", *y_test[0])
 # %% [markdown] tags=["jax"]
 # The model is `Predictor` of [the chapter on positions](positions_jax.ipynb), with
 # one block and one head: each output needs one look. Its layer `embed` turns one-hot
-# digits into embeddings. Attention can carry each symbol to its output in a single step:
+# digits into embeddings. Attention can carry each symbol to its output in one step:
 
 # %% mystnb={"image": {"alt": "The model on one sequence, from top to bottom: sixteen digits; a box with embed and positions; attention, drawn as sixteen lines that cross, one from each input to the output that needs it; a box with ffn and output; the digits in reverse order. The line from the last input to the first output is highlighted."}} tags=["shared", "figure"]
 drawing("reversal")
