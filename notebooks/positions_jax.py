@@ -355,9 +355,9 @@ rows.round(1)
 
 # %% [markdown] tags=["shared"]
 # A *one-hot* vector, all zeros but a one at the id, gives the same row if it is
-# multiplied by the table; but it has as many numbers as the vocabulary has tokens. So a
-# linear layer can be an embedding, and it takes other features, too, such as those of
-# pictures. (Training brings the rows of words that are used alike close together,
+# multiplied by the table; but it is *sparse*, and as long as the vocabulary, while a
+# row has $m$ numbers. So a linear layer can be an embedding, and it takes other
+# features, too, such as those of pictures. (Training brings the rows of words that are used alike close together,
 # [Mikolov et al. 2013](https://arxiv.org/abs/1301.3781).) Our model, the `Predictor`,
 # has five stages:
 #

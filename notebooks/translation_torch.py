@@ -89,8 +89,9 @@ for form in dates.FORMS:
 # All days lie between 1950 and 2049, so 97 means 1997 and 12 means 2012.
 #
 # A token is one character. Two more tokens mark the ends of a target: `BEGIN`, often
-# called `<bos>`, and `END`, `<eos>`. Shorter rows of a batch are filled up with $-1$,
-# the **padding** or `<pad>`. Source and target share one vocabulary.
+# called `<bos>`, and `END`, `<eos>` (in some models, one token can be both). Shorter
+# rows of a batch are filled up with $-1$, the **padding** or `<pad>`. Source and target
+# share one vocabulary.
 
 # %% tags=["shared"]
 x_test, y_test = data["test"]  # b k, b s
