@@ -58,12 +58,11 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from helpers import as_numpy, check
 from helpers.data import text
-from helpers.exercises import check
 from helpers.jax import LanguageModel, next_token
 from helpers.jobs import free_port, together
 from helpers.show import drawing, plots, recorded, say, table
-from helpers.weights import as_numpy
 
 plots.use_style()
 

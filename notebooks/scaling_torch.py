@@ -57,12 +57,11 @@ import numpy as np
 import torch
 from torch import distributed, nn
 
+from helpers import as_numpy, check
 from helpers.data import text
-from helpers.exercises import check
 from helpers.jobs import torchrun
 from helpers.show import drawing, plots, recorded, say, table
 from helpers.torch import LanguageModel, next_token
-from helpers.weights import as_numpy
 
 plots.use_style()
 
