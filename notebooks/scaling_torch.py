@@ -57,12 +57,11 @@ import numpy as np
 import torch
 from torch import distributed, nn
 
+from helpers import as_numpy, check
 from helpers.data import text
-from helpers.exercises import check
 from helpers.jobs import torchrun
 from helpers.show import drawing, plots, recorded, say, table
 from helpers.torch import LanguageModel, next_token
-from helpers.weights import as_numpy
 
 plots.use_style()
 
@@ -334,8 +333,8 @@ say(
 # ## More devices share the computation, not the exchange
 #
 # How long does an update take on $n$ devices? Each computes an $n$-th of it. But
-# however many they are, each still sends a whole gradient or more. So for a given batch,
-# the more devices, the larger the share of the exchange.
+# however many they are, each still sends a whole gradient or more. So for a given
+# batch, the more devices, the larger the share of the exchange.
 #
 # Here are times of an update on a processor of two cores, recorded once, with up to
 # four processes of one thread each. The model is larger than ours: four blocks of
@@ -579,18 +578,15 @@ one, many, large, slow = forecast.values()
 
 # %% tags=["shared", "say"]
 rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
+shares = [f"{exchange / both:.0%}" for _, exchange, both, _ in forecast.values()]
+rows = [[*row, share] for row, share in zip(rows, shares, strict=True)]
 head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
-say(table(head, *rows))
-
-# %% tags=["shared", "say"]
-say(
-    f"Inside a host, the exchange is {one[1] / one[2]:.0%} of the step, on 64 hosts "
-    f"{many[1] / many[2]:.0%}, with the larger batch {large[1] / large[2]:.0%}."
-)
+say(table([*head, "share of the exchange"], *rows))
 
 # %% [markdown] tags=["shared"]
-# On 64 hosts, every GPU computes 1,024 tokens only, but exchanges the whole gradient. A
-# larger batch helps, if the training bears it; an ordinary network does not.
+# (The share is that without overlap.) On 64 hosts, every GPU computes 1,024 tokens
+# only, but exchanges the whole gradient. A larger batch helps, if the training bears
+# it; an ordinary network does not.
 
 # %% [markdown] tags=["shared"]
 # How many times as fast are 64 hosts? It depends on `USED`, which is an assumption: a
@@ -607,9 +603,9 @@ for used in (0.3, USED, 0.6):
 
 # %% tags=["shared", "say"]
 say(
-    f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} times** "
-    "the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary network, "
-    f"they need {slow[3] / one[2]:.1f} times as long as one."
+    f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
+    "times** the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary "
+    f"network, they need {slow[3] / one[2]:.1f} times as long as one."
 )
 
 # %% tags=["shared", "check"]
@@ -725,10 +721,11 @@ assert summed == {"all-reduce": 2} and 0.25 < part / whole < 0.28
 # ## Extra: Half batches and clipping, on many devices
 #
 # If a device's part of the batch is still too large, it adds up the gradients of
-# smaller parts (*gradient accumulation*). The sum needs to be exchanged only once, after
-# the last part. *Clipping* shortens a gradient that is too long. Its length is a sum
-# over all weights. So where gradients are sharded, the devices must add up the squares
-# of their parts: each clips by the length of the whole gradient, not of its own part.
+# smaller parts (*gradient accumulation*). The sum needs to be exchanged only once,
+# after the last part. *Clipping* shortens a gradient that is too long. Its length is a
+# sum over all weights. So where gradients are sharded, the devices must add up the
+# squares of their parts: each clips by the length of the whole gradient, not of its own
+# part.
 
 # %% [markdown] tags=["torch"]
 # `DistributedDataParallel` exchanges nothing inside `no_sync`. (A sharded model has
@@ -784,8 +781,8 @@ np.testing.assert_allclose(clipped_norms, 0.5, rtol=1e-3)
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell
 #
-# Write one step of the ring yourself: replace the `...`, and run the cell. `check` tries
-# several rings and steps, and says what is wrong.
+# Write one step of the ring yourself: replace the `...`, and run the cell. `check`
+# tries several rings and steps, and says what is wrong.
 
 
 # %% tags=["shared", "your-turn"]

@@ -82,12 +82,12 @@ def results(starts, function, n, args, limit):
         return [cloudpickle.loads(file.read_bytes()) for file in files]
 
 
-def call(folder, rank=None):
+def call(folder, *rank):
     """Call the function of a folder, and keep what it returns or what it raises."""
     function, args = cloudpickle.loads(Path(folder, "job").read_bytes())
-    place = os.environ["RANK"] if rank is None else rank
+    (place,) = rank or (os.environ["RANK"],)
     try:
-        result = function(*args) if rank is None else function(rank, *args)
+        result = function(*rank, *args)
     except Exception:
         Path(folder, f"error-{place}").write_text(traceback.format_exc(), "utf-8")
         raise

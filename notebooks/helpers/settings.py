@@ -46,15 +46,11 @@ class Settings:
 
     def __post_init__(self):
         if self.batch_size > self.n_train:
-            raise ValueError(
-                f"expected a batch_size of at most n_train = {self.n_train}, "
-                f"got {self.batch_size}"
-            )
+            most = f"at most n_train = {self.n_train}"
+            raise ValueError(f"expected a batch_size of {most}, got {self.batch_size}")
         if not 1 <= self.warmup < max(2, self.updates):
-            raise ValueError(
-                f"expected a warmup of 1 to {self.updates - 1} updates, "
-                f"got {self.warmup}"
-            )
+            most = f"{self.updates - 1} updates"
+            raise ValueError(f"expected a warmup of 1 to {most}, got {self.warmup}")
 
     @property
     def updates_per_epoch(self):

@@ -3,12 +3,6 @@
 import numpy as np
 
 
-def symbols(n, length, n_symbols, seed):
-    """``n`` random sequences: int32 array ``b s`` with numbers below ``n_symbols``."""
-    draw = np.random.default_rng(seed)
-    return draw.integers(n_symbols, size=(n, length), dtype=np.int32)
-
-
 def one_hot(x, n_symbols):
     """Each number as a row with a single 1: ``b s -> b s i``, float32."""
     return np.eye(n_symbols, dtype=np.float32)[x]
@@ -20,7 +14,8 @@ def reverse_data(
     """By part, one-hot sequences float32 ``b s i`` and their reverse int32 ``b s``."""
     sizes, data = {"train": n_train, "validation": n_validation, "test": n_test}, {}
     for place, (name, n) in enumerate(sizes.items()):
-        x = symbols(n, length, n_symbols, seed + place)
+        rng = np.random.default_rng(seed + place)
+        x = rng.integers(n_symbols, size=(n, length), dtype=np.int32)
         data[name] = one_hot(x, n_symbols), np.ascontiguousarray(x[:, ::-1])
     return data
 
@@ -47,11 +42,7 @@ def draw_uniforms(settings, epoch, batches):
 
 
 def in_order(settings):
-    """Batches of an epoch, each row of the data once in the whole training.
-
-    For data with ``epochs·n_train`` rows that are in random order already: a function
-    from the epoch to an int32 array ``n b``, as ``shuffled``.
-    """
+    """As ``shuffled``, for ``epochs·n_train`` rows in random order: each comes once."""
     shape = settings.updates_per_epoch, settings.batch_size
     first = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape)
     return lambda epoch: first + np.int32(epoch * settings.n_train)

@@ -51,18 +51,9 @@ def panels_in_rows(n, columns, size, base, each, **options):
 
 
 def heatmaps(
-    maps,
-    *,
-    titles=None,
-    x="key k",
-    y="query q",
-    x_ticks=None,
-    y_ticks=None,
-    low=0,
-    high=1,
-    bar="weight",
-    size=None,
-):
+    maps, *, titles=None, x="key k", y="query q", x_ticks=None, y_ticks=None,
+    low=0, high=1, bar="weight", size=None,
+):  # fmt: skip
     """Matrices side by side, on one colour scale; NaN is grey: a hidden cell.
 
     ``x`` and ``y`` name the axes, ``x_ticks`` and ``y_ticks`` the columns and rows,

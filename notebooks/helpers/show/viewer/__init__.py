@@ -21,18 +21,9 @@ LARGEST = 20_000  # weights in a view; each takes about seven bytes
 
 
 def attention(
-    maps,
-    queries=None,
-    keys=None,
-    *,
-    about,
-    pictures=None,
-    sequences=None,
-    high=1,
-    layer=0,
-    head=0,
-    query=0,
-):
+    maps, queries=None, keys=None, *, about, pictures=None, sequences=None,
+    high=1, layer=0, head=0, query=0,
+):  # fmt: skip
     """Attention maps in which the reader chooses layer, head and query: a ``View``.
 
     ``maps``, ``l h q k`` or ``l b h q k``, are weights of any framework, as
@@ -103,8 +94,7 @@ def checked(array, name):
 
 def labels(given, b, n, what):
     """A list of ``n`` labels for each of ``b`` sequences."""
-    given = range(n) if given is None else given
-    rows = list(given)
+    rows = list(range(n) if given is None else given)
     if all(np.ndim(row) == 0 for row in rows):
         rows = [rows] * b
     rows = [[plain(label) for label in row] for row in rows]
