@@ -15,7 +15,7 @@ import safetensors.numpy
 import torch
 
 from helpers import exercises, show
-from helpers.data import checkpoints, reactions, sets, text
+from helpers.data import checkpoints, reactions, text
 from helpers.data.byte_pairs import BytePairs
 from helpers.data.checkpoints import TINY
 from helpers.settings import Settings, warmup_constant
@@ -171,7 +171,6 @@ ROWS = [row.split("\n    => ") for row in re.split(r"\n(?! )", TABLE.strip())[1:
 KNOWN = {
     "text": text.load, "windows": text.windows, "random": text.random_windows,
     "learn_pairs": BytePairs.learn, "encode": lambda *x: BytePairs(x[0]).encode(x[1]),
-    "sets": lambda labels: sets.fixed(np.array(labels), 4, 5, seed=0),
     "maps": lambda maps, **options: viewer.attention(maps, about="maps", **options),
     "check_tensors": checkpoints.check_tensors, "table_of": show.table,
     "tokenizer": lambda n: checkpoints.read_tokenizer(TINY / "gpt2", n),
