@@ -113,7 +113,7 @@ def test_both_frameworks_agree_for_the_same_weights(options):
 
 @on_both_sides
 def test_logits_before_a_changed_token_keep_their_bits(side):
-    """Through all blocks."""
+    """Through all blocks; without the causal mask, every position sees all."""
     model, _ = build_model(side, norm_first=True)
     tokens = draw_tokens(B, S)
     before = as_numpy(model(side.tensor(tokens)))
@@ -123,16 +123,8 @@ def test_logits_before_a_changed_token_keep_their_bits(side):
         after = as_numpy(model(side.tensor(other)))
         np.testing.assert_array_equal(after[:, :changed], before[:, :changed])
         assert (np.abs(after - before)[:, changed:].max(axis=(0, 2)) > 1e-3).all()
-
-
-@on_both_sides
-def test_without_the_causal_mask_the_past_sees_the_future(side):
-    model, _ = build_model(side, causal=False)
-    tokens = draw_tokens(B, S)
-    other = tokens.copy()
-    other[:, -1] = (other[:, -1] + 1) % T
-    before, after = (as_numpy(model(side.tensor(x))) for x in (tokens, other))
-    assert (np.abs(after - before).max(axis=(0, 2)) > 1e-3).all()
+    free, _ = build_model(side, causal=False)
+    assert (as_numpy(free(side.tensor(tokens), return_maps=True)[1]) > 0).all()
 
 
 @on_both_sides
@@ -147,17 +139,6 @@ def test_a_mask_works_besides_the_causal_one(side):
     np.testing.assert_array_equal(after[:, hidden], before[:, hidden])
     _, maps = model(side.tensor(tokens), mask, return_maps=True)
     assert (as_numpy(maps)[..., ~(CAUSAL & hidden)] == 0).all()
-
-
-@on_both_sides
-def test_one_pass_predicts_what_a_pass_for_each_prefix_predicts(side):
-    """Teacher forcing: ``s`` predictions at the price of one."""
-    model, _ = build_model(side, norm_first=True)
-    tokens = draw_tokens(B, S)
-    at_once = as_numpy(model(side.tensor(tokens)))
-    for s in (1, 4, S - 1):
-        alone = by_torch(tokens[:, :s], norm_first=True)
-        assert_close(at_once[:, s - 1], alone[:, -1])
 
 
 @on_both_sides
@@ -247,12 +228,13 @@ def test_an_unknown_token_has_no_loss():
 
 
 def test_both_frameworks_train_to_the_same_losses():
-    """By ``fit``, from the same weights, on the same batches of padded texts."""
+    """By ``fit``: the same weights and batches of padded texts, clipping and decay."""
     lengths = np.random.default_rng(1).integers(2, S + 1, size=(23, 1))
     texts = (draw_tokens(23, S, padding=np.arange(S) < lengths),)
     settings = Settings(
-        n_train=23, batch_size=5, epochs=3, learning_rate=0.01, warmup=2
-    )
+        n_train=23, batch_size=5, epochs=3, learning_rate=0.01, warmup=2,
+        weight_decay=0.1, max_grad_norm=0.3,
+    )  # fmt: skip
     ours, theirs = (
         side.models.fit(
             build_model(side, norm_first=True)[0],
@@ -293,15 +275,6 @@ def test_logits_with_a_cache_are_those_without(side, steps, positions):
         done += n
     assert_close(np.concatenate(found, axis=1), by_torch(tokens, **options))
     assert cache["start"] == S
-
-
-@on_both_sides
-def test_the_cache_holds_two_numbers_per_block_position_and_feature(side):
-    """For each row: ``2 · l · s · m`` numbers."""
-    first = side.tensor(np.zeros(B, int))
-    blocks = side.models.new_cache(build_model(side)[0], first, S)["blocks"]
-    shapes = [tuple(x.shape) for keys_values in blocks for x in keys_values]
-    assert shapes == [(B, H, S, D)] * 2 * L
 
 
 @on_both_sides

@@ -108,32 +108,6 @@ def test_padded_positions_have_no_effect_in_any_layer(side, norm_first, size):
 
 
 @on_both_sides
-@pre_and_post
-def test_later_positions_have_no_effect_behind_a_causal_mask(side, norm_first):
-    """Through two layers, whether it is a flag or a mask."""
-    model, _ = build(side, "Encoder", norm_first=norm_first)
-    other, start = X.copy(), 5
-    other[:, start:] = 1e4
-    out = as_numpy(model(side.tensor(X), is_causal=True))
-    out_other = as_numpy(model(side.tensor(other), is_causal=True))
-    differs = np.abs(out - out_other).max(axis=(0, 2))
-    assert (differs[:start] <= 1e-6).all() and (differs[start:] > 0.01).all()
-    assert_close(model(side.tensor(X), side.mask(np.tri(S, dtype=bool))), out)
-
-
-@on_both_sides
-def test_shuffling_the_inputs_permutes_outputs_and_maps(side):
-    """No part of a block knows the order; each works on a position as on any other."""
-    model, _ = build(side, "Encoder")
-    order = np.random.default_rng(3).permutation(S)
-    out, maps = map(as_numpy, model(side.tensor(X), return_maps=True))
-    moved, moved_maps = model(side.tensor(X[:, order]), return_maps=True)
-    assert_close(moved, out[:, order])
-    assert_close(moved_maps, maps[..., order, :][..., order])
-    assert np.abs(out[:, order] - out).max() > 0.1
-
-
-@on_both_sides
 @pytest.mark.parametrize("mean, scale, atol", [(1000, 1, 0.01), (0, 0.001, 1e-5)])
 def test_a_layer_norm_is_exact_far_from_zero_and_near_it(side, mean, scale, atol):
     """Its variance is not the difference of two large squares; epsilon is 1e-5."""

@@ -13,7 +13,7 @@ import safetensors
 import torch
 from flax import nnx
 
-from helpers.data import lines, text
+from helpers.data import text
 from helpers.data.byte_pairs import BytePairs
 from helpers.data.checkpoints import TINY
 from helpers.settings import Settings
@@ -300,12 +300,3 @@ def test_the_pretrained_model_has_equal_logits_in_both_frameworks():
         found[side.name] = logits(side, model, tokens[:, :-1])
     np.testing.assert_allclose(found["jax"], found["torch"], atol=1e-4)
     assert text.nats(found["jax"], tokens).mean() < 0.7 * np.log(len(pairs))
-
-
-def test_lines_of_the_test_are_new_ones_of_other_files():
-    texts, labels, test_texts, test_labels = lines.languages(n_train=53, n_test=17)
-    assert not {*texts} & {*test_texts} and len({*texts}) == len(texts)
-    assert (np.bincount(labels) == 53).all() and np.bincount(test_labels).max() == 17
-    assert all(8 <= len(x) <= 40 and x.isascii() for x in (*texts, *test_texts))
-    again, *_ = lines.languages(n_train=53, n_test=17)
-    assert (again == texts).all()

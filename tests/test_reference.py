@@ -45,11 +45,6 @@ def test_large_scores_do_not_overflow():
     np.testing.assert_allclose(reference.softmax(scores - 2e3), expected, **EXACT)
 
 
-def hidden(mask):
-    """A mask ``b h q k`` for PyTorch's layers: ``(b h) q k``, and True hides."""
-    return torch.tensor(~mask).flatten(0, 1)
-
-
 def test_rms_norm_equals_pytorch_in_double_precision():
     """``F.rms_norm``; layer norm is in the blocks."""
     x = 3 * draw(B, Q, M).astype(np.float64) + 5

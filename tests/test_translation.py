@@ -219,14 +219,6 @@ def test_later_tokens_change_no_bit_and_padding_changes_no_logits(side):
     assert_close(alone, expected[:1])
 
 
-@on_both_sides
-def test_one_pass_predicts_what_a_pass_for_each_prefix_predicts(side):
-    model = build_translator(side)
-    whole = call(side, model, SOURCE, TARGET)
-    for s in (1, 6, S):
-        assert_close(call(side, model, SOURCE, TARGET[:, :s])[:, -1], whole[:, s - 1])
-
-
 # Searches
 
 
