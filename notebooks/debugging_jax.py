@@ -116,8 +116,9 @@ def train_model(model, loss_fn, batches):
     """A loop like yours: a new optimiser, and an update for each batch."""
     optimizer = nnx.Optimizer(model, adam, wrt=nnx.Param)
     model.train()  # dropout on
+    step = nnx.cached_partial(make_update, model, optimizer)
     for batch in batches:
-        make_update(model, optimizer, loss_fn, batch)
+        step(loss_fn, batch)
 
 
 # %% tags=["jax"]

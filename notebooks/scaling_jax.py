@@ -777,6 +777,7 @@ np.testing.assert_allclose(clipped_norms, 0.5, rtol=1e-3)
 # Write one step of the ring yourself: replace the `...`, and run the cell. `check`
 # tries several rings and steps, and says what is wrong.
 
+
 # %% tags=["shared", "your-turn"]
 def my_ring_step(parts, step):
     """The parts of all ``n`` devices after a step of the ring, ``n n s -> n n s``.
