@@ -358,9 +358,9 @@ rows.round(1)
 # A *one-hot* vector, all zeros but a one at the id, gives the same row if it is
 # multiplied by the table; but it is *sparse*, and as long as the vocabulary, while a
 # row has $m$ numbers. So a linear layer can be an embedding, and it takes other
-# features, too, such as those of pictures. (Training brings the rows of words that are used alike close together,
-# [Mikolov et al. 2013](https://arxiv.org/abs/1301.3781).) Our model, the `Predictor`,
-# has five stages:
+# features, too, such as those of pictures. (Training brings the rows of words that are
+# used alike close together, [Mikolov et al. 2013](https://arxiv.org/abs/1301.3781).)
+# Our model, the `Predictor`, has five stages:
 #
 # 1. `embed` brings each element of the input to size $m$: ids or features.
 # 2. `positions` tells where it is; for a *set*, such as a bag of words, it is left out.
