@@ -17,7 +17,7 @@ from helpers import exercises
 for file in exercises.FILES:
     importlib.import_module(f"helpers.exercises.{file}")
 
-TORCH = "any arange exp log mean ones sin sqrt stack sum swapaxes where zeros"
+TORCH = "any arange exp log mean ones sin sqrt stack sum swapaxes zeros"
 TORCH += " argsort cumsum isnan nan_to_num nanmean nansum roll"
 NUMPY_OF = {  # the references are written in names that all three have, or nearly
     "jax": jnp,
@@ -30,6 +30,7 @@ NUMPY_OF = {  # the references are written in names that all three have, or near
         split=lambda x, n, axis: torch.tensor_split(x, n, dim=axis),
         concatenate=torch.cat,
         array_split=torch.tensor_split,
+        where=lambda c, *x: torch.where(torch.as_tensor(c), *x),
         take_along_axis=torch.take_along_dim,
         **{name: getattr(torch, name) for name in TORCH.split()},
     ),
