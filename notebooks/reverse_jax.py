@@ -148,8 +148,9 @@ drawing("training-loop")
 # The optimiser of most projects is **AdamW**
 # ([Optax](https://optax.readthedocs.io/en/latest/api/optimizers.html)): Adam that can
 # also shrink weights a little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)); matrices only, not biases and norms. A
-# *schedule* gives the learning rate of each update: `settings.learning_rates` has them.
+# 2019](https://arxiv.org/abs/1711.05101)); matrices only, not biases and norms. Usual
+# is `optax.adamw(schedule)`, with a function from the number of an update to its rate.
+# Ours takes the rate as an argument, so JAX compiles once for all rates.
 
 
 # %% tags=["jax"]
@@ -163,18 +164,20 @@ from tqdm import tqdm
 
 # %% tags=["jax", "export"]
 @cache
-def make_optimizer(settings):
-    """Clipping, then AdamW with a schedule, which decays matrices only."""
-    rates = jnp.asarray(settings.learning_rates)
-
-    def schedule(step):
-        return rates[step]
+def make_optimizer(max_grad_norm, weight_decay):
+    """Clipping, then AdamW that decays matrices only; each update brings its ``rate``."""
 
     def is_matrix(params):
         return jax.tree.map(lambda param: param.ndim > 1, params)
 
-    adamw = optax.adamw(schedule, weight_decay=settings.weight_decay, mask=is_matrix)
-    return optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), adamw)
+    def times_rate(steps, state, params=None, *, rate):
+        return jax.tree.map(lambda step: rate * step, steps), state
+
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    adamw = optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix)
+    empty = optax.init_empty_state
+    scale = optax.GradientTransformationExtraArgs(empty, times_rate)
+    return optax.chain(clip, adamw, scale)
 
 
 # %% [markdown] tags=["jax"]
@@ -184,12 +187,12 @@ def make_optimizer(settings):
 
 # %% tags=["jax", "export"]
 @partial(nnx.jit, static_argnums=2)
-def update(model, optimizer, loss_fn, batch):
+def update(model, optimizer, loss_fn, batch, rate):
     """One update, in place: the loss, its metrics and the norm of the gradient."""
     trained = nnx.DiffState(0, optimizer.wrt)
     gradient = nnx.value_and_grad(loss_fn, argnums=trained, has_aux=True)
     (loss, metrics), grads = gradient(model, *batch)
-    optimizer.update(model, grads)
+    optimizer.update(model, grads, rate=rate)
     return {"loss": loss, **metrics, "grad_norm": optax.tree.norm(grads)}
 
 
@@ -198,10 +201,10 @@ def update(model, optimizer, loss_fn, batch):
 
 # %% tags=["jax"]
 pupil = new_model()
-optimizer = nnx.Optimizer(pupil, make_optimizer(settings), wrt=nnx.Param)
+optimizer = nnx.Optimizer(pupil, make_optimizer(1.0, 0.0), wrt=nnx.Param)
 batch = [tensor(x_train[:128]), tensor(y_train[:128])]
 for _ in range(10):
-    found = update(pupil, optimizer, cross_entropy, batch)
+    found = update(pupil, optimizer, cross_entropy, batch, 1e-3)
     print(f"{found['loss']:.3f}", end=" ")
 
 # %% [markdown] tags=["shared"]
@@ -310,19 +313,19 @@ def fit(
     train_loss = ByCode(train_loss, nnx.graphdef(model))
     rates = settings.learning_rates.reshape(settings.epochs, -1)
     model.train()  # dropout on
-    optimizer = nnx.Optimizer(model, make_optimizer(settings), wrt=wrt)
+    adamw = make_optimizer(settings.max_grad_norm, settings.weight_decay)
+    optimizer = nnx.Optimizer(model, adamw, wrt=wrt)
     step = nnx.cached_partial(update, model, optimizer)
     updates, epochs, top, kept = [], [], None, None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
         start, found, index = time.perf_counter(), [], batches(epoch)
         uniforms = draw_uniforms(settings, epoch, index)  # n b 8
-        for n, rows in enumerate(index):
+        for n, (rows, rate) in enumerate(zip(index, rates[epoch], strict=True)):
             batch = [tensor(x[rows]) for x in arrays]
             batch = [tensor(uniforms[n]), *batch] if augment else batch
-            found.append(step(train_loss, batch))
+            found.append(step(train_loss, batch, rate) | {"learning_rate": rate})
         checks.check_finite(as_columns(found), len(updates), arrays)
-        for rate, row in zip(rates[epoch], found, strict=True):
-            updates.append(row | {"learning_rate": rate})
+        updates += found
         scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
@@ -342,7 +345,7 @@ def fit(
 #
 # | line | what it is for |
 # |---|---|
-# | `cache` | equal settings give the same optimiser, so JAX compiles once |
+# | `cache` | equal bounds give the same optimiser, so JAX compiles once |
 # | `chain` | clips first, then AdamW; bounds from 0.5 to 10 are common |
 # | `DiffState` | the gradient of what is trained: `nnx.Param`, all parameters |
 # | `ByCode` | JAX compiles anew if a cell has redefined what the loss calls |
@@ -668,6 +671,14 @@ def label_loss(model, ids, real, labels):
     return losses.mean(), {"accuracy": (logits.argmax(-1) == labels).mean()}
 
 
+@nnx.jit
+def own_update(model, optimizer, batch):
+    """One update, in place: the loss and its metrics."""
+    found, grads = nnx.value_and_grad(label_loss, has_aux=True)(model, *batch)
+    optimizer.update(model, grads)
+    return found
+
+
 # %% tags=["jax"]
 own_sizes = {"ids": True, "pool": "mean", "positions": "rotary", "norm_first": True}
 own_sizes |= {"n_blocks": 2, "n_heads": 4, "f": 64}
@@ -675,12 +686,10 @@ finder = Predictor(4, 32, 2, **own_sizes, rngs=nnx.Rngs(1))
 rate = optax.linear_schedule(3e-3 / 20, 3e-3, 20)  # from, to, updates
 adamw = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.1))
 optimizer = nnx.Optimizer(finder, adamw, wrt=nnx.Param)
-step = nnx.jit(nnx.value_and_grad(label_loss, has_aux=True))
 finder.train()
 for rows in draw.integers(6400, size=(400, 64)):  # 400 updates, each of 64 strands
     batch = [tensor(x[rows]) for x in own_train]
-    (loss, metrics), grads = step(finder, *batch)
-    optimizer.update(finder, grads)
+    loss, metrics = own_update(finder, optimizer, batch)
 finder.eval()
 print(f"in the last update: loss {loss:.2f}, accuracy {metrics['accuracy']:.0%}")
 
@@ -993,7 +1002,7 @@ print(f"loss at the end: {watched['loss'][-1]:.2f}; largest difference: {gap:g}"
 
 # %% tags=["jax"]
 pupil = new_model(seed=1)
-optimizer = nnx.Optimizer(pupil, make_optimizer(brief), wrt=nnx.Param)
+optimizer = nnx.Optimizer(pupil, make_optimizer(1.0, 0.0), wrt=nnx.Param)
 graph, state = nnx.split((pupil, optimizer))
 print(len(jax.tree.leaves(state)), "arrays go from update to update")
 
@@ -1006,20 +1015,21 @@ print("batches of an epoch:", *[x.shape for x in batches])
 # %% tags=["jax"]
 def another_loop(model, settings):
     """The losses of a training whose epochs are one program each, and their seconds."""
-    optimizer = nnx.Optimizer(model, make_optimizer(settings), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(model, make_optimizer(1.0, 0.0), wrt=nnx.Param)
     graph, state = nnx.split((model, optimizer))
+    rates = settings.learning_rates.reshape(settings.epochs, -1)
     losses = []
 
-    def step(state, batch):
+    def step(state, given):
         model, optimizer = nnx.merge(graph, state)
-        found = update(model, optimizer, cross_entropy, batch)
+        found = update(model, optimizer, cross_entropy, *given)
         return nnx.state((model, optimizer)), found["loss"]
 
-    train_epoch = jax.jit(lambda state, batches: jax.lax.scan(step, state, batches))
+    train_epoch = jax.jit(lambda state, given: jax.lax.scan(step, state, given))
     for epoch in range(settings.epochs):
         start, rows = time.perf_counter(), shuffled(settings)(epoch)  # n b
         batches = [tensor(x[rows]) for x in data["train"]]  # n b …
-        state, found = train_epoch(state, batches)
+        state, found = train_epoch(state, (batches, rates[epoch]))
         losses.append(as_numpy(found))
         seconds = time.perf_counter() - start
     print(f"last epoch: fit {watched['seconds'][-1]:.2f} s, scan {seconds:.2f} s")

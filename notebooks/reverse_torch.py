@@ -670,6 +670,16 @@ def label_loss(model, ids, real, labels):
     return nn.functional.cross_entropy(logits, labels), {"accuracy": accuracy}
 
 
+def own_update(model, optimizer, batch):
+    """One update, in place: the loss and its metrics."""
+    loss, metrics = label_loss(model, *batch)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.detach(), metrics
+
+
 # %% tags=["torch"]
 torch.manual_seed(1)
 own_sizes = {"ids": True, "pool": "mean", "positions": "rotary", "norm_first": True}
@@ -680,11 +690,7 @@ warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 0.05, total_iters=20)
 finder.train()
 for rows in draw.integers(6400, size=(400, 64)):  # 400 updates, each of 64 strands
     batch = [tensor(x[rows]) for x in own_train]
-    loss, metrics = label_loss(finder, *batch)
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(finder.parameters(), 1.0)
-    optimizer.step()
+    loss, metrics = own_update(finder, optimizer, batch)
     warmup.step()
 finder.eval()
 print(f"in the last update: loss {loss:.2f}, accuracy {metrics['accuracy']:.0%}")

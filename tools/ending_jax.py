@@ -25,7 +25,7 @@ def batch_of(tokens, length, batch_size, update, sharding):
 
 
 @partial(jax.jit, static_argnames="graph", donate_argnames="state")
-def step(state, rest, batch, *, graph):
+def step(state, rest, batch, rate, *, graph):
     """One update on windows ``b s+1``: the new state, and the loss before it."""
     model, optimizer = nnx.merge(graph, state, rest)
 
@@ -35,7 +35,7 @@ def step(state, rest, batch, *, graph):
         return losses.mean()
 
     loss, grads = nnx.value_and_grad(loss_fn)(model)
-    optimizer.update(model, grads)
+    optimizer.update(model, grads, rate=rate)
     return nnx.split((model, optimizer), nnx.RngState, ...)[2], loss
 
 
@@ -44,7 +44,7 @@ def train(model, tokens, characters, options):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     shared = NamedSharding(mesh, PartitionSpec("data"))
-    adamw = make_optimizer(options.learning_rate, 1.0, options.weight_decay)
+    adamw = make_optimizer(1.0, options.weight_decay)
     optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
     graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
     state = jax.device_put(state, everywhere)
@@ -61,7 +61,8 @@ def train(model, tokens, characters, options):
         for update in range(done + 1, options.updates + 1):
             given = model.max_length, options.batch_size, update, shared
             batch = batch_of(tokens, *given)
-            state, loss = step(state, rest, batch, graph=graph)
+            rate = options.learning_rate
+            state, loss = step(state, rest, batch, rate, graph=graph)
             if jax.process_index() == 0 and (update == 1 or update % 10 == 0):
                 print(f"update {update:4}: loss {loss:.3f}")
             if update % 100 == 0 or update == options.updates:

@@ -1,6 +1,6 @@
 """The numbers of a training, which both frameworks share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import cos, pi, sqrt
 
 import numpy as np
@@ -42,7 +42,7 @@ class Settings:
     schedule: object = warmup_cosine  # (step, warmup, total) -> part of the peak
     weight_decay: float = 0.0  # of matrices
     max_grad_norm: float = 1.0  # longer gradients are shortened to it
-    seed: int = field(default=42, compare=False)  # of the batches' order, of dropout
+    seed: int = 42  # of the order of the batches, and of dropout
 
     def __post_init__(self):
         if self.batch_size > self.n_train:
