@@ -335,18 +335,20 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 
 @cache
-def make_optimizer(settings):
-    """Clipping, then AdamW with a schedule, which decays matrices only."""
-    rates = jnp.asarray(settings.learning_rates)
-
-    def schedule(step):
-        return rates[step]
+def make_optimizer(max_grad_norm, weight_decay):
+    """Clipping, then AdamW that decays matrices only; each update brings its ``rate``."""
 
     def is_matrix(params):
         return jax.tree.map(lambda param: param.ndim > 1, params)
 
-    adamw = optax.adamw(schedule, weight_decay=settings.weight_decay, mask=is_matrix)
-    return optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), adamw)
+    def times_rate(steps, state, params=None, *, rate):
+        return jax.tree.map(lambda step: rate * step, steps), state
+
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    adamw = optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix)
+    empty = optax.init_empty_state
+    scale = optax.GradientTransformationExtraArgs(empty, times_rate)
+    return optax.chain(clip, adamw, scale)
 
 
 # --------------------------------------------------------------------------------------
@@ -557,7 +559,7 @@ def batch_of(tokens, length, batch_size, update, sharding):
 
 
 @partial(jax.jit, static_argnames="graph", donate_argnames="state")
-def step(state, rest, batch, *, graph):
+def step(state, rest, batch, rate, *, graph):
     """One update on windows ``b s+1``: the new state, and the loss before it."""
     model, optimizer = nnx.merge(graph, state, rest)
 
@@ -567,7 +569,7 @@ def step(state, rest, batch, *, graph):
         return losses.mean()
 
     loss, grads = nnx.value_and_grad(loss_fn)(model)
-    optimizer.update(model, grads)
+    optimizer.update(model, grads, rate=rate)
     return nnx.split((model, optimizer), nnx.RngState, ...)[2], loss
 
 
@@ -576,7 +578,7 @@ def train(model, tokens, characters, options):
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     everywhere = NamedSharding(mesh, PartitionSpec())
     shared = NamedSharding(mesh, PartitionSpec("data"))
-    adamw = make_optimizer(options.learning_rate, 1.0, options.weight_decay)
+    adamw = make_optimizer(1.0, options.weight_decay)
     optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
     graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
     state = jax.device_put(state, everywhere)
@@ -593,7 +595,8 @@ def train(model, tokens, characters, options):
         for update in range(done + 1, options.updates + 1):
             given = model.max_length, options.batch_size, update, shared
             batch = batch_of(tokens, *given)
-            state, loss = step(state, rest, batch, graph=graph)
+            rate = options.learning_rate
+            state, loss = step(state, rest, batch, rate, graph=graph)
             if jax.process_index() == 0 and (update == 1 or update % 10 == 0):
                 print(f"update {update:4}: loss {loss:.3f}")
             if update % 100 == 0 or update == options.updates:

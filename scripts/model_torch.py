@@ -562,7 +562,7 @@ def save(path, parts):
 
 def train(model, tokens, characters, options, path, rank, n_processes):
     """Train from the last checkpoint on, with a share of every batch."""
-    options.learning_rates = torch.tensor([options.learning_rate])  # the same for all
+    options.warmup, options.schedule = 1, lambda *_: 1.0  # the same rate for all
     optimizer, done = make_optimizer(model, options)[0], 0
     if path.exists():
         kept = torch.load(path, map_location=tokens.device, weights_only=True)

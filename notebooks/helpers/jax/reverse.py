@@ -5,7 +5,6 @@ import time
 from functools import cache, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -21,27 +20,29 @@ __all__ = "as_columns augmented evaluate fit make_optimizer score update".split(
 
 
 @cache
-def make_optimizer(settings):
-    """Clipping, then AdamW with a schedule, which decays matrices only."""
-    rates = jnp.asarray(settings.learning_rates)
-
-    def schedule(step):
-        return rates[step]
+def make_optimizer(max_grad_norm, weight_decay):
+    """Clipping, then AdamW that decays matrices only; each update brings its ``rate``."""
 
     def is_matrix(params):
         return jax.tree.map(lambda param: param.ndim > 1, params)
 
-    adamw = optax.adamw(schedule, weight_decay=settings.weight_decay, mask=is_matrix)
-    return optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), adamw)
+    def times_rate(steps, state, params=None, *, rate):
+        return jax.tree.map(lambda step: rate * step, steps), state
+
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    adamw = optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix)
+    empty = optax.init_empty_state
+    scale = optax.GradientTransformationExtraArgs(empty, times_rate)
+    return optax.chain(clip, adamw, scale)
 
 
 @partial(nnx.jit, static_argnums=2)
-def update(model, optimizer, loss_fn, batch):
+def update(model, optimizer, loss_fn, batch, rate):
     """One update, in place: the loss, its metrics and the norm of the gradient."""
     trained = nnx.DiffState(0, optimizer.wrt)
     gradient = nnx.value_and_grad(loss_fn, argnums=trained, has_aux=True)
     (loss, metrics), grads = gradient(model, *batch)
-    optimizer.update(model, grads)
+    optimizer.update(model, grads, rate=rate)
     return {"loss": loss, **metrics, "grad_norm": optax.tree.norm(grads)}
 
 
@@ -127,19 +128,19 @@ def fit(
     train_loss = ByCode(train_loss, nnx.graphdef(model))
     rates = settings.learning_rates.reshape(settings.epochs, -1)
     model.train()  # dropout on
-    optimizer = nnx.Optimizer(model, make_optimizer(settings), wrt=wrt)
+    adamw = make_optimizer(settings.max_grad_norm, settings.weight_decay)
+    optimizer = nnx.Optimizer(model, adamw, wrt=wrt)
     step = nnx.cached_partial(update, model, optimizer)
     updates, epochs, top, kept = [], [], None, None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
         start, found, index = time.perf_counter(), [], batches(epoch)
         uniforms = draw_uniforms(settings, epoch, index)  # n b 8
-        for n, rows in enumerate(index):
+        for n, (rows, rate) in enumerate(zip(index, rates[epoch], strict=True)):
             batch = [tensor(x[rows]) for x in arrays]
             batch = [tensor(uniforms[n]), *batch] if augment else batch
-            found.append(step(train_loss, batch))
+            found.append(step(train_loss, batch, rate) | {"learning_rate": rate})
         checks.check_finite(as_columns(found), len(updates), arrays)
-        for rate, row in zip(rates[epoch], found, strict=True):
-            updates.append(row | {"learning_rate": rate})
+        updates += found
         scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
