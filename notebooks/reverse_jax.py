@@ -714,11 +714,10 @@ for strand in ("GATTATACAG", "GATTACAGATTACAGATT"):
     assert as_numpy(logits)[0].argmax() == ("TATA" in strand)
 
 # %% [markdown] tags=["jax"]
-# With `fit(finder, label_loss, own_train, settings, validation=…, best="accuracy")` the
-# loop has validation, too, and later chapters use that. To take all of it along, there
-# is one file without our helpers: `predictor_jax.py`, in the folder `scripts` of the
-# repository. [Your own data](data_jax.ipynb) adds a loader, [When training
-# fails](debugging_jax.ipynb) accumulated gradients and half precision.
+# `fit` has validation, too, and later chapters use it: `fit(finder, label_loss,
+# own_train, Settings(n_train=6400, …), validation=…, best="accuracy")`. [Your own
+# data](data_jax.ipynb) adds a loader, [When training fails](debugging_jax.ipynb)
+# accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
 # What to try first for a task of your own:
@@ -997,7 +996,7 @@ print(f"loss at the end: {watched['loss'][-1]:.2f}; largest difference: {gap:g}"
 # `fit` calls a compiled update again and again, and each call costs a few milliseconds
 # in Python. [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html)
 # makes a whole epoch one program, which hands the state from update to update: the
-# same, faster for small models. All batches of the epoch must be on the device.
+# same losses, without these calls. All batches of the epoch must be on the device.
 
 
 # %% tags=["jax"]

@@ -716,12 +716,11 @@ for strand in ("GATTATACAG", "GATTACAGATTACAGATT"):
     assert as_numpy(logits)[0].argmax() == ("TATA" in strand)
 
 # %% [markdown] tags=["torch"]
-# With `fit(finder, label_loss, own_train, settings, validation=…, best="accuracy")` the
-# loop has validation, too, and later chapters use that. To take all of it along, there
-# is one file without our helpers: `predictor_torch.py`, in the folder `scripts` of the
-# repository. [Your own data](data_torch.ipynb) adds a loader for data that do not fit
-# into memory, [When training fails](debugging_torch.ipynb) accumulated gradients, half
-# precision and compilation.
+# `fit` has validation, too, and later chapters use it: `fit(finder, label_loss,
+# own_train, Settings(n_train=6400, …), validation=…, best="accuracy")`. [Your own
+# data](data_torch.ipynb) adds a loader for data that do not fit into memory, [When
+# training fails](debugging_torch.ipynb) accumulated gradients, half precision and
+# compilation.
 
 # %% [markdown] tags=["shared"]
 # What to try first for a task of your own:
