@@ -329,16 +329,16 @@ assert not real[:, -1].any() and not held_out[1][:, -1].any()
 # ## Where the bounds come from, and when they give false alarms
 #
 # * **Test 1: 0.7 to 1.5.** The larger the first logits, the larger the loss. With
-#   normal logits of standard deviation 1 it is about 1.3 times that of guessing for two
-#   classes, 1.24 for four, and 1.07 for a thousand; it reaches 1.5 at 1.35, 1.55 and
-#   2.7. Less than 0.7 means that something is known already, or that the classes are
-#   not equally frequent, and `guess` is wrong.
+#   normal logits, 1.5 is reached at a standard deviation of 1.35 for two classes, 1.55
+#   for four and 2.7 for a thousand: with few classes, the bound is stricter. Less than
+#   0.7 means that something is known already, or that the classes are not equally
+#   frequent, and `guess` is wrong.
 # * **Test 2: $10^{-3}$.** Rounding in float32 changes logits by about a millionth, a
 #   real dependence by tenths. In bfloat16, rounding alone exceeds the bound: test in
 #   float32.
 # * **Test 3: more than 0.** A bias of keys alone has no gradient (it adds the same
 #   number to all scores of a query), nor has an expert that no token chose.
-# * **Test 4: 0.2.** Softmax before the loss cannot fall below 0.54 for four classes. A
+# * **Test 4: 0.2.** Softmax before the loss, with four classes, cannot fall far. A
 #   small model, a low rate, or equal inputs with different labels need more updates or
 #   never get there: first try 500 updates and another rate.
 # * **Test 5: 0.8.** Labels of other rows stay near 1. So do a hard task, and few data:

@@ -336,7 +336,7 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 
 @cache
 def make_optimizer(max_grad_norm, weight_decay):
-    """Clipping, then AdamW that decays matrices only; each update brings its ``rate``."""
+    """Clipping, then AdamW that decays matrices only; updates bring their ``rate``."""
 
     def is_matrix(params):
         return jax.tree.map(lambda param: param.ndim > 1, params)
