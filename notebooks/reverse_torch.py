@@ -257,7 +257,7 @@ print(
 # each batch by `augment`.)
 
 
-# %% tags=["torch", "export"]
+# %% tags=["shared", "export"]
 def augmented(loss_fn, augment):
     """The loss of a changed batch, whose first array is for ``augment``."""
 
@@ -711,7 +711,7 @@ print(f"of 1,000 new strands: model {by_model:.1%}, letter counts {by_counts:.1%
 
 # %% tags=["shared", "check"]
 # Checked: the model finds the letters, also in strands of other lengths in a batch
-assert by_model > 0.85 > 0.8 > by_counts
+assert by_model > 0.9 > 0.8 > by_counts
 for strand in ("GATTATACAG", "GATTACAGATTACAGATT"):
     logits = finder(*map(tensor, as_arrays([strand])[:1]))
     assert as_numpy(logits)[0].argmax() == ("TATA" in strand)
