@@ -172,18 +172,19 @@ def measure(task, framework, way, updates=None):
     train, validation, options, examples = data_of(task, settings)
     evaluate = import_module(f"helpers.{framework}").evaluate
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
+        log, began = SummaryWriter(folder), time.perf_counter()
         if way == "fit":
             fit = import_module(f"helpers.{framework}").fit
-            options |= {"validation": validation, "folder": folder}
-            losses = fit(model, loss_fn, train, settings, **options)["loss"].tolist()
+            history = fit(
+                model, loss_fn, train, settings, validation=validation, **options
+            )
+            losses = history["loss"].tolist()
+            for name in ("loss", "accuracy", "learning_rate", "grad_norm"):
+                for i, number in enumerate(history[name]):
+                    log.add_scalar(f"train/{name}", number, i)
         else:
             make = usual_torch if framework == "torch" else usual_jax
-            update, log, losses = (
-                make(model, loss_fn, settings),
-                SummaryWriter(folder),
-                [],
-            )
+            update, losses = make(model, loss_fn, settings), []
             sizes = {"batch_size": settings.batch_size, "drop_last": True}
             loader = DataLoader(examples, shuffle=True, collate_fn=collect, **sizes)
             for _ in range(settings.epochs):
@@ -194,7 +195,7 @@ def measure(task, framework, way, updates=None):
                         log.add_scalar(f"train/{name}", number, len(losses))
                     losses.append(numbers[0])
                 evaluate(model, loss_fn, validation)
-            log.close()
+        log.close()
         seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
