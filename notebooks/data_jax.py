@@ -50,15 +50,18 @@ if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 
 from helpers import Settings, as_numpy, check, count_parameters
 from helpers.data import lines, sequences, text
-from helpers.jax import Encoder, LearnedPositions, cross_entropy, dense, evaluate, fit
-from helpers.jax.frameworks import tensor
+from helpers.jax import Encoder, LearnedPositions, Predictor, dense, evaluate, fit
+from helpers.jax.frameworks import cross_entropy, tensor
 from helpers.show import drawing, plots, recorded, say, table
 from helpers.weights import load_weights, save_weights
 
@@ -823,10 +826,10 @@ say(
 # has no metrics; `fit` keeps the epoch with the lowest loss.)
 
 
-# %% tags=["shared"]
+# %% tags=["shared", "take"]
 def number_loss(model, x, real, y):
     """Mean squared error of one number for each sequence, ``b``."""
-    return ((model(x, real)[:, 0] - y.reshape(-1)) ** 2).mean(), {}
+    return ((model(x, real=real)[:, 0] - y.reshape(-1)) ** 2).mean(), {}
 
 
 # %% tags=["shared"]
@@ -1031,6 +1034,183 @@ assert (whose != as_numpy(first_batches[1][2])).any() and len(whose) == 32
 # for batch in islice(loader(dataset, 32), 400):
 #     step(model, optimizer, *batch)
 # ```
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Sequences of your own, in one file
+#
+# Here a file has a sequence a line: what is to be predicted, a tab, and symbols with
+# spaces between them (words, letters, events). The target is one label, one number, or
+# a label for each symbol (which words are names?). The model is the `Predictor` of *Positions and the
+# whole encoder*, which takes all three. Symbols and labels get numbers; 0 is kept for
+# the padding, and for symbols that training has not seen:
+
+
+# %% tags=["shared", "take"]
+def read_rows(path, kind):
+    """Targets and symbols of each line, ``targets TAB symbols``: lists of lists."""
+    targets, rows = [], []
+    for line in Path(path).read_text("utf-8-sig").splitlines():
+        parts = [part.split() for part in line.split("\t")]
+        n = len(parts[-1]) if kind == "labels" else 1
+        if len(parts) != 2 or not len(parts[0]) == n >= 1 or not parts[1]:
+            what = "a label for each symbol" if kind == "labels" else f"a {kind}"
+            got = f"symbols, got {line[:60]!r}"
+            raise ValueError(f"{path}: expected lines of {what}, a tab, and {got}")
+        targets.append(parts[0])
+        rows.append(parts[1])
+    return targets, rows
+
+
+def numbered(rows, numbers, other=0):
+    """The number of each entry ``b s``, ``other`` at the padding; what is real."""
+    real = np.arange(max(map(len, rows))) < np.array([[len(row)] for row in rows])
+    ids = np.full(real.shape, other, np.int32)
+    ids[real] = [numbers.get(x, other) for row in rows for x in row]
+    return ids, real
+
+
+# %% [markdown] tags=["shared"]
+# Beside the weights we keep what the numbers mean, and the scale of a numeric target:
+
+
+# %% tags=["shared", "take"]
+def to_keep(targets, rows, kind):
+    """What a model needs beside its weights: its kind, symbols, labels and scale."""
+    symbols, labels = [sorted({x for row in y for x in row}) for y in (rows, targets)]
+    kept = {"kind": kind, "symbols": {x: n for n, x in enumerate(symbols, 1)}}
+    if kind == "number":
+        y = np.array(targets, float)
+        return kept | {"mean": y.mean().item(), "deviation": y.std().item()}
+    return kept | {"labels": {x: n for n, x in enumerate(labels)}}
+
+
+def as_batch(targets, rows, kept):
+    """Arrays for the loss: ids and what is real ``b s``, targets ``b`` or ``b s``."""
+    batch = numbered(rows, kept["symbols"])
+    if kept["kind"] == "number":
+        y = (np.array(targets, float)[:, 0] - kept["mean"]) / kept["deviation"]
+        return *batch, y.astype(np.float32)
+    y, _ = numbered(targets, kept["labels"], other=-1)
+    return *batch, y if kept["kind"] == "labels" else y[:, 0]
+
+
+# %% [markdown] tags=["shared"]
+# Labels at the padding are -1, and the loss leaves them out. A number has the
+# `number_loss` of the extra above.
+
+
+# %% tags=["jax", "take"]
+def label_loss(model, ids, real, labels):
+    """Cross-entropy and accuracy of labels ``b``, or ``b s`` with -1 at the padding."""
+    logits, known = model(ids, real=real), labels >= 0
+    hits = (logits.argmax(-1) == labels) & known
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    n = known.sum()
+    metrics = {"accuracy": hits.sum() / n, "count": n}
+    return jnp.where(known, losses, 0).sum() / n, metrics
+
+
+def new_predictor(kept):
+    """An untrained model for a kind of target; choose your own sizes here."""
+    options = {"n_blocks": 2, "n_heads": 4, "f": 256, "dropout": 0.1, "ids": True}
+    options |= {"positions": "rotary", "norm_first": True, "activation": "gelu"}
+    options |= {"pool": None if kept["kind"] == "labels" else "mean"}
+    n_symbols, n_outputs = 1 + len(kept["symbols"]), len(kept.get("labels", [0]))
+    return Predictor(n_symbols, 64, n_outputs, **options, rngs=nnx.Rngs(0))
+
+
+# %% tags=["jax", "take"]
+def save(path, model, kept):
+    """Write a model, whole or not at all: the old file stays until then."""
+    state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    arrays = {".".join(map(str, name)): np.asarray(x[...]) for name, x in state}
+    draft = Path(f"{path}.draft")
+    with draft.open("wb") as file:
+        np.savez(file, kept=json.dumps(kept), **arrays)
+    draft.replace(path)
+
+
+def load(path):
+    """The model of a file, and what was kept with it."""
+    found = np.load(path)
+    model = new_predictor(kept := json.loads(str(found["kept"])))
+    for name, x in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        x[...] = jnp.asarray(found[".".join(map(str, name))])
+    model.eval()
+    return model, kept
+
+
+def predict(model, kept, rows):
+    """For each row of symbols a number, a label, or its labels."""
+    ids, real = numbered(rows, kept["symbols"])
+    outputs = np.asarray(model(tensor(ids), real=tensor(real)))
+    if kept["kind"] == "number":
+        return (kept["mean"] + kept["deviation"] * outputs[:, 0]).tolist()
+    labels = np.array([*kept["labels"]])[outputs.argmax(-1)]
+    if kept["kind"] == "label":
+        return labels.tolist()
+    return [" ".join(row[there]) for row, there in zip(labels, real, strict=True)]
+
+
+# %% [markdown] tags=["shared"]
+# The training: a tenth of the lines is for validation, the settings are those of *The
+# reverse task*.
+
+
+# %% tags=["shared", "take"]
+def learn(path, kind, *, batch_size, epochs, learning_rate):
+    """Train on a file: the model, what to keep with it, its scores in validation."""
+    targets, rows = read_rows(path, kind)
+    kept, n_train = to_keep(targets, rows, kind), len(rows) - max(1, len(rows) // 10)
+    order = np.random.default_rng(0).permutation(len(rows))
+    batch = as_batch(targets, rows, kept)
+    train, validation = ([x[i] for x in batch] for i in np.split(order, [n_train]))
+    sizes = {"n_train": n_train, "batch_size": batch_size, "epochs": epochs}
+    warmup = max(1, epochs * (n_train // batch_size) // 20)
+    options = {"learning_rate": learning_rate, "warmup": warmup, "weight_decay": 0.1}
+    model = new_predictor(kept)
+    loss_fn, best = label_loss, "accuracy"
+    if kind == "number":
+        loss_fn, best = number_loss, "loss"
+    settings = Settings(**sizes, **options)
+    fit(model, loss_fn, train, settings, validation=validation, best=best)
+    return model, kept, evaluate(model, loss_fn, validation)
+
+
+# %% [markdown] tags=["shared"]
+# An example: which letters of a strand belong to TATA, the signal of *The reverse
+# task*?
+
+# %% tags=["shared"]
+draw, rows = np.random.default_rng(0), []
+for _ in range(1600):
+    strand = "".join(draw.choice([*"ACGT"], draw.integers(8, 25)))
+    at = draw.integers(len(strand) - 3)
+    strand = strand[:at] + "TATA" + strand[at + 4 :]
+    marks = ["out"] * len(strand)
+    for found in re.finditer("(?=TATA)", strand):  # two of them may share letters
+        marks[found.start() : found.start() + 4] = ["in"] * 4
+    rows.append(f"{' '.join(marks)}\t{' '.join(strand)}\n")
+(folder / "strands.txt").write_text("".join(rows), "utf-8")
+
+given = {"batch_size": 32, "epochs": 8, "learning_rate": 3e-3}
+marker, kept, scores = learn(folder / "strands.txt", "labels", **given)
+save(folder / "marker", marker, kept)
+print(*(f"{name} {score:.3f}" for name, score in scores.items()))
+predict(*load(folder / "marker"), [[*"GATTATACAG"], [*"TATAGG"]])
+
+# %% [markdown] tags=["shared"]
+# All this, with the classes and the loop that it needs, is one file [to take
+# along](../book/index.md): `predictor_jax.py`, or `predictor_torch.py`. It needs no
+# other file of this book. `python predictor_torch.py my.txt --target labels` trains,
+# and `python predictor_torch.py new.txt --predict` answers.
+
+# %% tags=["shared", "check"]
+# Checked: most letters get the right label, and a file brings the same model back
+assert scores["accuracy"] > 0.97
+_, strands = read_rows(folder / "strands.txt", "labels")
+again = predict(*load(folder / "marker"), strands[:9])
+assert again == predict(marker, kept, strands[:9])
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell

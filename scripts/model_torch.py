@@ -1,12 +1,11 @@
-"""A language model in one file, from a book that builds it.
-
-https://github.com/example/transformers-side-by-side
+"""A language model in one file.
 
     python model_torch.py my.txt   trains on a text of your own, and writes
     torchrun --nproc-per-node 2 model_torch.py my.txt
 
 A second call with the same --folder goes on after the last checkpoint.
-Needs torch.
+Needs torch. From a book that builds it:
+https://github.com/example/transformers-side-by-side
 
 Shapes: b batch, s position, q and k position of a query and of a key, h head, d size
 of one head, m size of the model, f hidden size of the feed-forward net, c tokens.
@@ -27,8 +26,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-# --------------------------------------------------------------------------------------
-# what is asked of inputs
+# ---- the shared part ----
 
 
 def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=None):
@@ -67,8 +65,7 @@ def check_length(x, table):
         raise ValueError(f"{s} positions, but the table has max_length = {longest}")
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/frameworks_torch.ipynb
+# ---- notebooks/frameworks_torch.ipynb ----
 
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -82,8 +79,7 @@ def tensor(x):
     return x if x.dtype in (torch.bool, torch.uint8) else x.long()
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/attention_torch.ipynb
+# ---- notebooks/attention_torch.ipynb ----
 
 
 def full_mask(mask, q, k, is_causal):
@@ -180,8 +176,7 @@ def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
     return layer.out(merge_heads(values)), weights
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/encoder_torch.ipynb
+# ---- notebooks/encoder_torch.ipynb ----
 
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
@@ -264,8 +259,7 @@ def without_dropout(model):
             part.training = was_training
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/positions_torch.ipynb
+# ---- notebooks/positions_torch.ipynb ----
 
 
 def sinusoidal_positions(length, m):
@@ -338,8 +332,7 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 }
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/reverse_torch.ipynb
+# ---- notebooks/reverse_torch.ipynb ----
 
 
 def make_optimizer(model, settings):
@@ -358,8 +351,19 @@ def make_optimizer(model, settings):
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, part_of_peak)
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/decoder_torch.ipynb
+def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
+    """One update, in place: the loss, its metrics and the norm of the gradient."""
+    loss, metrics = loss_fn(model, *batch)
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+    optimizer.step()
+    scheduler.step()
+    numbers = {"loss": loss, **metrics, "grad_norm": norm}
+    return {name: torch.as_tensor(x).detach() for name, x in numbers.items()}
+
+
+# ---- notebooks/decoder_torch.ipynb ----
 
 
 def embedding(n_tokens, m):
@@ -367,6 +371,20 @@ def embedding(n_tokens, m):
     table = nn.Embedding(n_tokens, m)
     nn.init.normal_(table.weight, std=m**-0.5)
     return table
+
+
+def next_token(model, *batch):
+    """Mean cross-entropy and accuracy of predicting each token from those before it."""
+    *given, tokens = batch  # given: empty here; a source, in translation
+    labels = tokens[:, 1:]  # b s
+    logits = model(*given, tokens[:, :-1]).float()  # b s c
+    total = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum"
+    )
+    n_real = (labels >= 0).sum()
+    hits = logits.argmax(-1) == labels  # never where there is padding
+    n = n_real.clamp(min=1)  # a batch of padding alone has the loss 0, and counts 0
+    return total / n, {"accuracy": hits.sum() / n, "count": n_real}
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
@@ -541,8 +559,52 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
         return continue_texts(model, tokens, first, length, end, seed, **knobs)
 
 
-# --------------------------------------------------------------------------------------
-# training
+# ---- a call ----
+
+
+SIZES = {
+    "n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 128, "positions": "rotary",
+    "norm_first": True, "activation": "gelu",
+}  # fmt: skip
+
+
+def arguments():
+    """What a call may say."""
+    parser = argparse.ArgumentParser(description="Train a language model on a text.")
+    parser.add_argument("text", nargs="?", default=__file__, help="a file in UTF-8")
+    parser.add_argument("--folder", default="run", help="of checkpoints")
+    usual = {"updates": 100, "learning-rate": 3e-3, "weight-decay": 0.1}
+    for name, value in {**usual, "batch-size": 8}.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    parser.add_argument("--prompt", help="by default how the text begins")
+    return parser
+
+
+def read_text(parser, options, n):
+    """The number of each character of the text, all numbers by name, the prompt."""
+    try:
+        text = Path(options.text).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"expected a text in UTF-8: {error}")
+    prompt, length = options.prompt or text[:16], SIZES["max_length"]
+    if unknown := set(prompt) - set(text):
+        parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
+    if len(text) <= length or options.batch_size % n:
+        parser.error(
+            f"expected a text of more than {length} characters and a batch that {n} "
+            f"devices share, got {len(text)}, {options.batch_size}"
+        )
+    numbers = {character: n for n, character in enumerate(sorted(set(text)))}
+    return [numbers[character] for character in text], numbers, prompt
+
+
+def write_on(model, prompt, numbers):
+    """Print the prompt and what the model writes after it."""
+    written = generate(model, [[numbers[x] for x in prompt]], 100, temperature=0.8)
+    print(prompt + "".join([*numbers][n] for n in written[0].tolist()))
+
+
+# ---- training ----
 
 
 def batch_of(tokens, length, batch_size, update, rank, n_processes):
@@ -563,7 +625,7 @@ def save(path, parts):
 def train(model, tokens, characters, options, path, rank, n_processes):
     """Train from the last checkpoint on, with a share of every batch."""
     options.warmup, options.schedule = 1, lambda *_: 1.0  # the same rate for all
-    optimizer, done = make_optimizer(model, options)[0], 0
+    (optimizer, scheduler), done = make_optimizer(model, options), 0
     if path.exists():
         kept = torch.load(path, map_location=tokens.device, weights_only=True)
         if kept.get("characters") != characters:
@@ -573,69 +635,40 @@ def train(model, tokens, characters, options, path, rank, n_processes):
         done = kept["update"]
         print(f"goes on after update {done}")
     parallel = DistributedDataParallel(model) if n_processes > 1 else model
-    given = options.batch_size, rank, n_processes
-    for update in range(done + 1, options.updates + 1):
-        batch = batch_of(tokens, model.max_length, given[0], update, *given[1:])
-        logits = parallel(batch[:, :-1])  # b s c
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if update == 1 or update % 10 == 0:  # seldom: a GPU waits while it is printed
-            loss = loss.detach() / n_processes
+    for step in range(done + 1, options.updates + 1):
+        given = model.max_length, options.batch_size, step, rank, n_processes
+        found = update(
+            parallel, optimizer, scheduler, next_token, [batch_of(tokens, *given)], 1.0
+        )
+        if step == 1 or step % 10 == 0:  # seldom: a GPU waits while it is printed
+            loss = found["loss"] / n_processes
             if n_processes > 1:
                 distributed.all_reduce(loss)
             if rank == 0:
-                print(f"update {update:4}: loss {loss.item():.3f}")
-        if rank == 0 and (update % 100 == 0 or update == options.updates):
+                print(f"update {step:4}: loss {loss.item():.3f}")
+        if rank == 0 and (step % 100 == 0 or step == options.updates):
             parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            save(path, {**parts, "update": update, "characters": characters})
+            save(path, {**parts, "update": step, "characters": characters})
 
 
 def main():
     """Train a model on the characters of a text file, and let it write."""
-    parser = argparse.ArgumentParser(description="Train a language model on a text.")
-    parser.add_argument("text", nargs="?", default=__file__, help="a file in UTF-8")
-    parser.add_argument("--folder", default="run", help="of checkpoints")
-    parser.add_argument("--updates", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=8, help="of all processes")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--prompt", help="by default how the text begins")
-    options = parser.parse_args()
+    options = (parser := arguments()).parse_args()
     rank = int(os.environ.get("RANK", 0))
     n_processes = int(os.environ.get("WORLD_SIZE", 1))
     device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     device = device if torch.cuda.is_available() else "cpu"
     if n_processes > 1:
         distributed.init_process_group("nccl" if device != "cpu" else "gloo")
-
-    try:
-        text = Path(options.text).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        parser.error(f"expected a text in UTF-8: {error}")
-    characters = "".join(sorted(set(text)))
-    prompt = options.prompt or text[:16]
-    if unknown := set(prompt) - set(text):
-        parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
-    numbers = {character: n for n, character in enumerate(characters)}
-    tokens = torch.tensor([numbers[character] for character in text], device=device)
+    tokens, numbers, prompt = read_text(parser, options, n_processes)
+    tokens = torch.tensor(tokens, device=device)
     torch.manual_seed(0)
-    sizes = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 128}
-    choices = {"positions": "rotary", "norm_first": True, "activation": "gelu"}
-    model = LanguageModel(len(characters), 64, **sizes, **choices).to(device)
-    if len(text) <= model.max_length or options.batch_size % n_processes:
-        parser.error(
-            f"expected a text of more than {model.max_length} characters and a batch "
-            f"that {n_processes} processes share, got {len(text)}, {options.batch_size}"
-        )
+    model = LanguageModel(len(numbers), 64, **SIZES).to(device)
     path = Path(options.folder, "checkpoint.pt")
     path.parent.mkdir(parents=True, exist_ok=True)
-    train(model, tokens, characters, options, path, rank, n_processes)
+    train(model, tokens, "".join(numbers), options, path, rank, n_processes)
     if rank == 0:
-        written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)
-        print(prompt + "".join(characters[n] for n in written[0].tolist()))
+        write_on(model, prompt, numbers)
     if n_processes > 1:
         distributed.destroy_process_group()
 

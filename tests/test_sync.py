@@ -109,7 +109,7 @@ def f(x):
     return attention(torch.sin(x), math.pi)
 """
     homes = {"attention": "attention"}
-    text = sync.room("y", "torch", cells, homes)
+    text = sync.room("y", "torch", cells, homes, "export")
     lines = (
         "import math\n\nimport torch\n\nfrom helpers.torch.attention import attention"
     )

@@ -23,11 +23,9 @@ from tqdm import tqdm
 
 import pages
 
-ROOT = pages.ROOT
 Image.MAX_IMAGE_PIXELS = None  # else Pillow takes a large scan for an attack
 CIFAR = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
 PARTS = "train", "test"
-SIZE = 224  # of a photo as the network gets it
 CHECKPOINT = ["config.json", "tokenizer.json", "model*.safetensors", "*.index.json"]
 
 
@@ -71,7 +69,7 @@ def features(images):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     net = models.resnet34(weights=usual).eval().to(device)
     net.fc = torch.nn.Identity()  # no classifier: keep the 512 features
-    prepare, found = usual.transforms(crop_size=SIZE, resize_size=SIZE), []
+    prepare, found = usual.transforms(crop_size=224, resize_size=224), []
     for batch in tqdm(torch.as_tensor(images).split(64)):
         x = prepare(batch.to(device).permute(0, 3, 1, 2) / 255)  # b 3 y x
         found.append(net(x).cpu())
@@ -82,7 +80,7 @@ def photos(name, with_features=True):
     """Write the files of a set of photos; CIFAR's only once."""
     folder = Path(os.environ.get("DATA_FOLDER") or pages.NOTEBOOKS / "data")
     source = Path(name).expanduser()
-    source = source if source.is_dir() else ROOT / source  # where a page calls it
+    source = source if source.is_dir() else pages.ROOT / source  # where a page calls it
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source.resolve().name}.npz"
     if name not in CIFAR or not path.exists():

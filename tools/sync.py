@@ -131,17 +131,17 @@ def imported(tree):
     return found
 
 
-def room(chapter, side, text, homes):
-    """The file of a chapter's exported cells, or None; adds its names to ``homes``."""
+def room(chapter, side, text, homes, tag):
+    """The file of a chapter's cells with a tag, or None; ``homes`` gets its names."""
     cells = [c for c in pages.parse(f"{chapter}_{side}.py", text) if c.kind == "code"]
-    exported = [c.source for c in cells if "export" in c.tags]
+    exported = [c.source for c in cells if tag in c.tags]
     if not exported:
         return None
     body = "\n\n\n".join(exported)
     trees, own = ast.parse(body), set()
     for node in trees.body:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign):
-            where = f"{chapter}_{side}.py: expected definitions in cells tagged export"
+            where = f"{chapter}_{side}.py: expected definitions in cells tagged {tag}"
             raise SystemExit(f"{where}, got {ast.unparse(node)[:60]}")
         own |= defined(node)
     known = imported(ast.parse("\n".join(c.source for c in cells)))
@@ -161,25 +161,19 @@ def room(chapter, side, text, homes):
     return formatted("\n\n".join(parts))
 
 
-def rooms(side, texts):
-    """The room of a framework, ``{chapter: text}``."""
+def rooms(side, texts, tag="export"):
+    """The room of a framework, or what it gives to take along: ``{chapter: text}``."""
     homes, files = {}, {}
     for chapter in pages.chapters():
         text = texts[pages.NOTEBOOKS / f"{chapter}_{side}.py"]
-        if found := room(chapter, side, text, homes):
+        if found := room(chapter, side, text, homes, tag):
             files[chapter] = found
     return files
 
 
-MODEL = """A language model in one file, from a book that builds it.
-
+HEAD = """{about}
+Needs {needs}. From a book that builds it:
 {url}
-
-    python model_{side}.py my.txt   trains on a text of your own, and writes
-    {several}
-
-A second call with the same --folder goes on after the last checkpoint.
-Needs {needs}.
 
 Shapes: b batch, s position, q and k position of a query and of a key, h head, d size
 of one head, m size of the model, f hidden size of the feed-forward net, c tokens.
@@ -188,21 +182,19 @@ In a mask, True means "may look".
 {rights}
 SPDX-License-Identifier: MIT
 """
-SEVERAL = {
-    "jax": "python model_jax.py my.txt --coordinator HOST:PORT --processes 2 …",
-    "torch": "torchrun --nproc-per-node 2 model_torch.py my.txt",
-}
 
 
-def model_file(side, files):
-    """The model to take along: what its ending needs of the rooms, and the ending."""
-    ending = (pages.ROOT / f"tools/ending_{side}.py").read_text("utf-8")
-    checks = HELPERS / "data" / "checks.py"
-    parts = [("what is asked of inputs", checks.read_text("utf-8"))]
-    plain = {name: text.replace("checks.", "") for name, text in files.items()}
-    parts += [(f"notebooks/{name}_{side}.ipynb", plain[name]) for name in plain]
+def to_take_along(ending, side, files, texts):
+    """A file of its own: an ending, after what it needs of the rooms and pages."""
+    ending = (pages.ROOT / "tools" / ending).read_text("utf-8")
+    below = "data/checks.py", "data/sequences.py", "redefined.py", "settings.py"
+    parts = [("the shared part", (HELPERS / f).read_text("utf-8")) for f in below]
+    for taken in files, rooms(side, texts, "take"):
+        parts += [(f"notebooks/{name}_{side}.ipynb", x) for name, x in taken.items()]
+    parts = [(name, x.replace("checks.", "")) for name, x in parts]
+    call = (pages.ROOT / "tools" / "ending_model.py").read_text("utf-8")
     nodes, known = [], {}
-    for chapter, text in [*parts, (None, ending)]:
+    for chapter, text in [*parts, ("a call", call), (None, ending)]:
         tree, lines = ast.parse(text), text.splitlines()
         known |= imported(tree)
         for node in tree.body:
@@ -211,27 +203,24 @@ def model_file(side, files):
                 source = lines[min(n.lineno for n in first) - 1 : node.end_lineno]
                 nodes.append((node, "\n".join(source), chapter))
     wanted = [node for node, _, chapter in nodes if chapter is None]
+    own = set().union(*map(defined, wanted))
     while True:
-        names = used("\n".join(ast.unparse(node) for node in wanted))
+        names = used("\n".join(ast.unparse(node) for node in wanted)) - own
         new = [n for n, _, _ in nodes if n not in wanted and defined(n) & names]
         if not new:
             break
         wanted += new
-    needed = [known[name] for name in names & known.keys()]
-    needed = [line for line in needed if "helpers" not in line]
-    packages = {re.split(r"[ .]", line)[1] for line in needed}
-    packages = sorted(packages - sys.stdlib_module_names)
+    needed = [x for name, x in known.items() if name in names and "helpers" not in x]
+    packages = {re.split(r"[ .]", x)[1] for x in needed} - sys.stdlib_module_names
     rights = (pages.ROOT / "LICENSE").read_text("utf-8").partition("\n")[0]
-    head = MODEL.format(
-        url=pages.repository(), side=side, several=SEVERAL[side], rights=rights,
-        needs=", ".join(packages),
-    )  # fmt: skip
+    about = ast.get_docstring(ast.parse(ending)).replace("SIDE", side)
+    given = {"needs": ", ".join(sorted(packages)), "url": pages.repository()}
+    head = HEAD.format(about=about, rights=rights, **given)
     text, before = "\n".join([f'"""{head}"""\n', *needed]), ""
     for node, source, chapter in nodes:
         if node in wanted:
             if chapter != before:
-                what = chapter or "training"
-                text += f"\n\n# {'-' * 86}\n# {what}\n"
+                text += f"\n\n# ---- {chapter or 'training'} ----\n"
             text, before = f"{text}\n\n{source}\n", chapter
     return formatted(text)
 
@@ -256,7 +245,10 @@ def changes():
         wanted[path.with_suffix(".ipynb")] = notebook(path, text)
     for side in pages.SIDES:
         files = rooms(side, texts)
-        wanted[pages.ROOT / f"scripts/model_{side}.py"] = model_file(side, files)
+        for name in ("model", "predictor"):
+            ending = f"ending_{side}.py" if name == "model" else "ending_predictor.py"
+            found = to_take_along(ending, side, files, texts)
+            wanted[pages.ROOT / f"scripts/{name}_{side}.py"] = found
         lines = "".join(f"from .{chapter} import *\n" for chapter in sorted(files))
         first = '"""What the pages build, one file a chapter."""'
         files["__init__"] = f"{first}\n\n{lines}"

@@ -27,7 +27,6 @@ PIXELS = {"": 1, "px": 1, "pt": 4 / 3, "in": 96, "cm": 96 / 2.54, "mm": 96 / 25.
 PNG = re.compile(r'href="data:image/png;base64,([^"]*)"')
 COLOURS = "Blues", "RdBu", "gray"  # of heat maps and grey digits: can be inverted
 MAPS = [(255 * colormaps[name](range(256))[:, :3]).round() for name in COLOURS]
-NEAR = 3  # of 255
 
 
 def size_of_svg(text):
@@ -46,7 +45,7 @@ def has_photo(text):
         colours = np.unique(picture.reshape(-1, 4), axis=0)
         seen = colours[colours[:, 3] > 0, None, :3]  # n 1 3
         away = [abs(seen - colours).max(axis=-1).min(axis=-1) for colours in MAPS]
-        if all((each > NEAR).any() for each in away):
+        if all((each > 3).any() for each in away):
             return True
     return False
 

@@ -36,7 +36,7 @@ def shuffled(settings):
 
 
 def draw_uniforms(settings, epoch, batches):
-    """Eight numbers in [0, 1) for each example, by seed and epoch: float32 ``n b 8``."""
+    """Eight numbers in [0, 1) an example, by seed and epoch: float32 ``n b 8``."""
     rng = np.random.default_rng([settings.seed, epoch, 8])
     return rng.random((*np.shape(batches)[:2], 8), dtype=np.float32)
 
