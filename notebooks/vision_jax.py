@@ -328,9 +328,8 @@ assert (of_seeds["SVM"] > of_seeds["ViT, class token"]).all()
 # the shift.
 
 # %% [markdown] tags=["jax"]
-# `fit` compiles `augment` into its loop over the batches, so that the device never
-# waits for new pictures. It has to be a pure function, so its random numbers are an
-# argument.
+# `fit` calls `augment` on the device, for each batch. What takes long in it is
+# compiled, so it has to be a pure function: its random numbers are an argument.
 
 
 # %% tags=["jax"]

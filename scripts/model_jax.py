@@ -337,11 +337,11 @@ def make_optimizer(max_grad_norm, weight_decay):
     def times_rate(steps, state, params=None, *, rate):
         return jax.tree.map(lambda step: rate * step, steps), state
 
-    clip = optax.clip_by_global_norm(max_grad_norm)
-    adamw = optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix)
-    empty = optax.init_empty_state
-    scale = optax.GradientTransformationExtraArgs(empty, times_rate)
-    return optax.chain(clip, adamw, scale)
+    return optax.chain(  # first to last
+        optax.clip_by_global_norm(max_grad_norm),
+        optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix),
+        optax.GradientTransformationExtraArgs(optax.init_empty_state, times_rate),
+    )
 
 
 @partial(nnx.jit, static_argnums=2)

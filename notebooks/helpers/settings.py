@@ -68,3 +68,7 @@ class Settings:
         steps, given = range(self.updates), (self.warmup, self.updates)
         parts = np.array([self.schedule(step, *given) for step in steps])
         return (self.learning_rate * parts).astype(np.float32)
+
+    def seed_of(self, epoch):
+        """A seed for what an epoch draws by chance, whatever came before it."""
+        return int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])

@@ -47,6 +47,12 @@ def check_finite(numbers, first, arrays, place="update"):
                 raise FloatingPointError(f"{where}: {suspect(arrays)}")
 
 
+def as_columns(rows):
+    """A float64 array for each name, the loss first; a row has numbers by name."""
+    names = sorted(rows[0], key=lambda name: "loss" not in name)
+    return {name: np.array([float(row[name]) for row in rows]) for name in names}
+
+
 def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=None):
     """Prompts as lists of tokens, if the model knows them and has room to go on."""
     if not getattr(model, "causal", True):

@@ -41,6 +41,20 @@ def draw_uniforms(settings, epoch, batches):
     return rng.random((*np.shape(batches)[:2], 8), dtype=np.float32)
 
 
+def batches_of(epoch, arrays, settings, tensor, batches=None, augment=None):
+    """The batches of an epoch, one after the other, as a framework's arrays.
+
+    ``batches(epoch)`` gives the rows of every update, ``n b``: without it, all in a new
+    order. ``augment(uniforms, *batch)`` changes a batch by chance: ``uniforms`` are
+    eight random numbers from 0 to 1 for each example, ``b 8``.
+    """
+    index = (batches or shuffled(settings))(epoch)  # n b
+    uniforms = draw_uniforms(settings, epoch, index)  # n b 8
+    for rows, numbers in zip(index, uniforms, strict=True):
+        batch = [tensor(x[rows]) for x in arrays]
+        yield augment(tensor(numbers), *batch) if augment else batch
+
+
 def in_order(settings):
     """As ``shuffled``, for ``epochs·n_train`` rows in random order: each comes once."""
     shape = settings.updates_per_epoch, settings.batch_size

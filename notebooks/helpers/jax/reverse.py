@@ -12,11 +12,11 @@ from tqdm import tqdm
 
 from helpers import ByCode
 from helpers.data import checks
-from helpers.data.sequences import draw_uniforms, shuffled
+from helpers.data.sequences import batches_of
 from helpers.jax.encoder import without_dropout
 from helpers.jax.frameworks import tensor
 
-__all__ = "as_columns augmented evaluate fit make_optimizer score update".split()
+__all__ = "evaluate fit make_optimizer score update".split()
 
 
 @cache
@@ -29,11 +29,11 @@ def make_optimizer(max_grad_norm, weight_decay):
     def times_rate(steps, state, params=None, *, rate):
         return jax.tree.map(lambda step: rate * step, steps), state
 
-    clip = optax.clip_by_global_norm(max_grad_norm)
-    adamw = optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix)
-    empty = optax.init_empty_state
-    scale = optax.GradientTransformationExtraArgs(empty, times_rate)
-    return optax.chain(clip, adamw, scale)
+    return optax.chain(  # first to last
+        optax.clip_by_global_norm(max_grad_norm),
+        optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix),
+        optax.GradientTransformationExtraArgs(optax.init_empty_state, times_rate),
+    )
 
 
 @partial(nnx.jit, static_argnums=2)
@@ -44,12 +44,6 @@ def update(model, optimizer, loss_fn, batch, rate):
     (loss, metrics), grads = gradient(model, *batch)
     optimizer.update(model, grads, rate=rate)
     return {"loss": loss, **metrics, "grad_norm": optax.tree.norm(grads)}
-
-
-def as_columns(rows):
-    """A float64 array for each name, the loss first; a row has numbers by name."""
-    names = sorted(rows[0], key=lambda name: "loss" not in name)
-    return {name: np.array([float(row[name]) for row in rows]) for name in names}
 
 
 @partial(nnx.jit, static_argnums=1)
@@ -70,19 +64,10 @@ def evaluate(model, loss_fn, data, batch_size=1000):
     for part in np.array_split(np.arange(len(arrays[0])), n_batches):
         batch = [tensor(x[part]) for x in arrays]
         rows.append(score(model, loss_fn, batch))
-    means = as_columns(rows)
+    means = checks.as_columns(rows)
     count = means.pop("count")
     checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
-
-
-def augmented(loss_fn, augment):
-    """The loss of a changed batch, whose first array is for ``augment``."""
-
-    def loss_of_augmented(model, uniforms, *batch):
-        return loss_fn(model, *augment(uniforms, *batch))
-
-    return loss_of_augmented
 
 
 def fit(
@@ -97,59 +82,40 @@ def fit(
     augment=None,
     wrt=nnx.Param,
 ):
-    """Train a model in place: its history, and the model with its best weights.
+    """Train a model in place, and keep its best weights; return what was measured.
 
-    Parameters
-    ----------
-    loss_fn : function ``(model, *batch) -> (loss, metrics)``
-    data, validation : tuples of NumPy arrays
-        A batch is the same rows of each. Validation data, tried after each epoch,
-        choose the weights that are kept; without them these are the last ones.
-    best : "loss", whose lowest value chooses, or a metric, whose highest does
-    batches : function from the epoch to the rows of every update, ``n b``, or shuffled
-    augment : function ``(uniforms, *batch) -> batch``
-        Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    wrt : filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen
-
-    Returns
-    -------
-    dict of str to float64 array
-        Of updates ``loss``, metrics, ``grad_norm`` before clipping, ``learning_rate``;
-        of epochs ``validation_loss``, ``validation_`` and a metric, ``seconds``.
-
-    Raises
-    ------
-    ValueError, FloatingPointError
-        Where the data do not fit; if a loss or a gradient is not finite.
+    ``data`` and ``validation`` are tuples of NumPy arrays. The best epoch is that with
+    the lowest validation loss, or the highest metric ``best``. For later chapters:
+    ``batches`` and ``augment``, see ``batches_of``, and what is trained, ``wrt``.
+    Returned are arrays by name: of updates ``loss``, metrics, ``grad_norm`` (before
+    clipping) and ``learning_rate``; of epochs ``validation_loss`` …, and ``seconds``.
     """
-    arrays, *_ = [checks.checked(model, x) for x in (data, validation) if x]
-    batches = batches or shuffled(settings)
-    train_loss = augmented(loss_fn, augment) if augment else loss_fn
-    train_loss = ByCode(train_loss, nnx.graphdef(model))
+    arrays = checks.checked(model, data)
+    checks.checked(model, validation or data)
+    source = arrays, settings, tensor, batches, augment
     rates = settings.learning_rates.reshape(settings.epochs, -1)
-    model.train()  # dropout on
     adamw = make_optimizer(settings.max_grad_norm, settings.weight_decay)
     optimizer = nnx.Optimizer(model, adamw, wrt=wrt)
     step = nnx.cached_partial(update, model, optimizer)
-    updates, epochs, top, kept = [], [], None, None
+    this_loss = ByCode(loss_fn, nnx.graphdef(model))
+    model.train()  # dropout on
+    updates, epochs, top, kept = [], [], (), None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, found, index = time.perf_counter(), [], batches(epoch)
-        uniforms = draw_uniforms(settings, epoch, index)  # n b 8
-        for n, (rows, rate) in enumerate(zip(index, rates[epoch], strict=True)):
-            batch = [tensor(x[rows]) for x in arrays]
-            batch = [tensor(uniforms[n]), *batch] if augment else batch
-            found.append(step(train_loss, batch, rate) | {"learning_rate": rate})
-        checks.check_finite(as_columns(found), len(updates), arrays)
+        start, found = time.perf_counter(), []
+        for batch, rate in zip(batches_of(epoch, *source), rates[epoch], strict=True):
+            found.append(step(this_loss, batch, rate) | {"learning_rate": rate})
+        checks.check_finite(checks.as_columns(found), len(updates), arrays)
         updates += found
         scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            chosen = -scores["loss"] if best == "loss" else scores[best]
-            if top is None or (chosen, -scores["loss"]) > top:
-                top, kept = (chosen, -scores["loss"]), nnx.clone(model)
+            higher = scores | {"loss": -scores["loss"]}  # the higher, the better
+            rank = (higher[best], higher["loss"])  # of equal metrics, the lower loss
+            if rank > top:
+                top, kept = rank, nnx.clone(model)
         scores = {f"validation_{name}": x for name, x in scores.items()}
         epochs.append(scores | {"seconds": time.perf_counter() - start})
     if kept:
         nnx.update(model, nnx.state(kept))
     model.eval()
-    return as_columns(updates) | as_columns(epochs)
+    return checks.as_columns(updates) | checks.as_columns(epochs)

@@ -10,11 +10,11 @@ from torch import nn
 from tqdm import tqdm
 
 from helpers.data import checks
-from helpers.data.sequences import draw_uniforms, shuffled
+from helpers.data.sequences import batches_of
 from helpers.torch.encoder import without_dropout
 from helpers.torch.frameworks import tensor
 
-__all__ = "as_columns augmented evaluate fit make_optimizer score update".split()
+__all__ = "evaluate fit make_optimizer score update".split()
 
 
 def make_optimizer(model, settings):
@@ -45,12 +45,6 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
     return {name: torch.as_tensor(x).detach() for name, x in numbers.items()}
 
 
-def as_columns(rows):
-    """A float64 array for each name, the loss first; a row has numbers by name."""
-    names = sorted(rows[0], key=lambda name: "loss" not in name)
-    return {name: np.array([float(row[name]) for row in rows]) for name in names}
-
-
 @torch.inference_mode()
 def score(model, loss_fn, batch):
     """Loss and metrics of a batch; ``"count"``: over how many terms they are means."""
@@ -69,21 +63,13 @@ def evaluate(model, loss_fn, data, batch_size=1000):
         for part in np.array_split(np.arange(len(arrays[0])), n_batches):
             batch = [tensor(x[part]) for x in arrays]
             rows.append(score(model, loss_fn, batch))
-    means = as_columns(rows)
+    means = checks.as_columns(rows)
     count = means.pop("count")
     checks.check_finite(means, 0, arrays, "batch")
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
-def augmented(loss_fn, augment):
-    """The loss of a changed batch, whose first array is for ``augment``."""
-
-    def loss_of_augmented(model, uniforms, *batch):
-        return loss_fn(model, *augment(uniforms, *batch))
-
-    return loss_of_augmented
-
-
+@torch.random.fork_rng(range(torch.cuda.is_available()))
 def fit(
     model,
     loss_fn,
@@ -95,60 +81,40 @@ def fit(
     batches=None,
     augment=None,
 ):
-    """Train a model in place: its history, and the model with its best weights.
+    """Train a model in place, and keep its best weights; return what was measured.
 
-    Parameters
-    ----------
-    loss_fn : function ``(model, *batch) -> (loss, metrics)``
-    data, validation : tuples of NumPy arrays
-        A batch is the same rows of each. Validation data, tried after each epoch,
-        choose the weights that are kept; without them these are the last ones.
-    best : "loss", whose lowest value chooses, or a metric, whose highest does
-    batches : function from the epoch to the rows of every update, ``n b``, or shuffled
-    augment : function ``(uniforms, *batch) -> batch``
-        Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-
-    Returns
-    -------
-    dict of str to float64 array
-        Of updates ``loss``, metrics, ``grad_norm`` before clipping, ``learning_rate``;
-        of epochs ``validation_loss``, ``validation_`` and a metric, ``seconds``.
-
-    Raises
-    ------
-    ValueError, FloatingPointError
-        Where the data do not fit; if a loss or a gradient is not finite.
+    ``data`` and ``validation`` are tuples of NumPy arrays. The best epoch is that with
+    the lowest validation loss, or the highest metric ``best``. For later chapters:
+    ``batches`` and ``augment``, see ``batches_of``.
+    Returned are arrays by name: of updates ``loss``, metrics, ``grad_norm`` (before
+    clipping) and ``learning_rate``; of epochs ``validation_loss`` …, and ``seconds``.
     """
-    arrays, *_ = [checks.checked(model, x) for x in (data, validation) if x]
-    batches = batches or shuffled(settings)
-    train_loss = augmented(loss_fn, augment) if augment else loss_fn
-    rates = settings.learning_rates.reshape(settings.epochs, -1)
-    model.train()  # dropout on
+    arrays = checks.checked(model, data)
+    checks.checked(model, validation or data)
+    source = arrays, settings, tensor, batches, augment
+    rates = settings.learning_rates.reshape(settings.epochs, -1)  # for the history
     optimizer, scheduler = make_optimizer(model, settings)
-    given = optimizer, scheduler, train_loss
-    updates, epochs, top, kept = [], [], None, None
+    clip = settings.max_grad_norm
+    model.train()  # dropout on
+    updates, epochs, top, kept = [], [], (), None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, found, index = time.perf_counter(), [], batches(epoch)
-        uniforms = draw_uniforms(settings, epoch, index)  # n b 8
-        seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
-        with torch.random.fork_rng(range(torch.cuda.is_available())):  # for us alone
-            torch.manual_seed(int(seed[0]))  # other dropout in every epoch
-            for n, rows in enumerate(index):
-                batch = [tensor(x[rows]) for x in arrays]
-                batch = [tensor(uniforms[n]), *batch] if augment else batch
-                found.append(update(model, *given, batch, settings.max_grad_norm))
-        checks.check_finite(as_columns(found), len(updates), arrays)
-        for rate, row in zip(rates[epoch], found, strict=True):
-            updates.append(row | {"learning_rate": rate})
+        start, found = time.perf_counter(), []
+        torch.manual_seed(settings.seed_of(epoch))  # of dropout
+        for batch, rate in zip(batches_of(epoch, *source), rates[epoch], strict=True):
+            numbers = update(model, optimizer, scheduler, loss_fn, batch, clip)
+            found.append(numbers | {"learning_rate": rate})
+        checks.check_finite(checks.as_columns(found), len(updates), arrays)
+        updates += found
         scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            chosen = -scores["loss"] if best == "loss" else scores[best]
-            if top is None or (chosen, -scores["loss"]) > top:
-                top, kept = (chosen, -scores["loss"]), deepcopy(model.state_dict())
+            higher = scores | {"loss": -scores["loss"]}  # the higher, the better
+            rank = (higher[best], higher["loss"])  # of equal metrics, the lower loss
+            if rank > top:
+                top, kept = rank, deepcopy(model.state_dict())
         scores = {f"validation_{name}": x for name, x in scores.items()}
         epochs.append(scores | {"seconds": time.perf_counter() - start})
     if kept:
         model.load_state_dict(kept)
     model.eval()
-    return as_columns(updates) | as_columns(epochs)
+    return checks.as_columns(updates) | checks.as_columns(epochs)
