@@ -17,8 +17,8 @@
 # %% [markdown] tags=["shared"]
 # # What attention costs
 #
-# By the end you can tell beforehand how long a training will take and what runs out
-# first, choose a remedy from a table, and say where such an estimate misleads.
+# By the end you can forecast the hours and the memory of your own training with a
+# function to copy, choose a remedy from a table, and say where a forecast misleads.
 # You need: the chapters on attention and the encoder, and some idea of a training loop.
 #
 # Before you train a Transformer, you ask three questions. *How long will it take? What
@@ -58,7 +58,7 @@ from torch.utils import checkpoint, flop_counter
 
 from helpers.exercises import check
 from helpers.show import drawing, plots, recorded, say
-from helpers.torch import EncoderBlock, Predictor, device, tensor
+from helpers.torch import Predictor, device, tensor
 from helpers.torch.attention import MultiHeadAttention, attention
 from helpers.weights import as_numpy, count_parameters
 
@@ -122,8 +122,7 @@ print(f"{gpt2:,} parameters, {blocks:,} of them in the blocks")
 
 # %% [markdown] tags=["shared"]
 # These are the **124 million** for which GPT-2 small is known.
-
-# %% [markdown] tags=["shared"]
+#
 # **Exercise 1, by hand.** The 24 blocks of BERT large ([Devlin et al.
 # 2018](https://arxiv.org/abs/1810.04805)) have 302 million parameters, with $f=4m$.
 # How large is $m$?
@@ -138,12 +137,12 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## A training step takes six operations per parameter and token
+# ## A training step takes about six operations per parameter and token
 #
 # Follow one weight $w$ of a matrix through a training step, for one token. Forward, $w$
 # multiplies an input $x$, and the product is added to an output $y$. Backward, the
-# gradient $dy$ of the loss arrives. The step computes two products with it, for the
-# gradients of $w$ and of $x$.
+# gradient $dy$ of the loss arrives, and takes two products: for the gradients of $w$
+# and of $x$.
 
 # %% mystnb={"image": {"alt": "Three rows of boxes for the input x = 3, the weight w = 2 and the output. Forward, arrows lead from x through w to the output y, which grows by 3 times 2. Backward for the weight, arrows lead from x and from dy = 5 to w, whose gradient grows by 3 times 5. Backward for the input, arrows lead from dy through w to x, whose gradient grows by 2 times 5. Each row is two operations, together six."}} tags=["shared", "figure"]
 drawing("six-operations")
@@ -159,6 +158,8 @@ drawing("six-operations")
 #
 # Looking up a row of a table costs no operations, so GPT-2's table of positions does
 # not count. Its table of tokens does, because the model multiplies by it to get logits.
+#
+# Does a real model agree? Count its operations, for a batch of random numbers:
 
 
 # %% tags=["shared"]
@@ -206,7 +207,8 @@ print(f"{per_parameter:.2f} operations per parameter and token, counted for 16 t
 # ## Training time is operations divided by speed
 #
 # To turn operations into time, we need the speed of the machine. Its **limit** is the
-# rate of a large product of matrices. (Why large? See the first extra.)
+# rate of a large product of matrices (why large, says the first extra). A data sheet
+# gives it for each format of numbers, at the highest clock rate. We measure it:
 
 
 # %% tags=["torch"]
@@ -233,7 +235,9 @@ print(f"{limit / 1e9:.0f} billion operations a second, in float32")
 # %% [markdown] tags=["shared"]
 # A training step is slower than that, because it also has small products, norms and an
 # update. The share of the limit that it reaches is its **utilisation** (MFU, *model
-# FLOPs utilisation*). We time a step of our small model.
+# FLOPs utilisation*). It cannot be more than all: where it seems so, the limit was
+# measured in a slow moment, or is for another format of numbers. We time a step of our
+# small model.
 
 # %% [markdown] tags=["torch"]
 # A step in PyTorch is loss, gradients, update.
@@ -258,6 +262,7 @@ took = seconds(step, *data)
 
 # %% tags=["shared"]
 work = 6 * n_parameters * 8 * 64
+limit = max(limit, work / took)  # nothing is faster than the limit
 utilisation = work / took / limit
 print(f"{work / 1e9:.1f} billion operations, the 6ND of a step, in {1e3 * took:.0f} ms")
 print(f"utilisation: {utilisation:.0%}")
@@ -299,22 +304,18 @@ print(f"estimated: {estimate:.0f} hours of an A100; published: {published:.0f}")
 print(f"{estimate / published:.1f} times as long")
 
 # %% [markdown] tags=["shared"]
-# This is good enough for a plan. But small models do not fill a large GPU. Here are
-# trainings of the book on an NVIDIA H200, recorded once; the limit is that of a product
-# of matrices `2048 2048`:
+# This is good enough for a plan. But small models do not fill a large GPU. Here is what
+# eight trainings of this book, recorded once, reached of the limit of an NVIDIA H200, a
+# product of matrices `2048 2048`:
 
 # %% tags=["shared"]
 parts = recorded("h200-2026-11-27")[-1]["parts"]
-print("training, framework, limit (10^12 operations a second), utilisation")
-for one in parts[-1]["record"]["measured"][:8]:
-    run = one["pairs"][0]["fit"]
-    share = run["gflops"] / run["matmul_gflops"]
-    speed = f"{run['matmul_gflops'] / 1e3:4.0f}   {share:5.1%}"
-    print(f"{one['task']:8} {one['framework']:6} {speed}")
+runs = [one["pairs"][0]["fit"] for one in parts[-1]["record"]["measured"][:8]]
+shares = [run["gflops"] / run["matmul_gflops"] for run in runs]
+print(f"utilisation on an H200: {min(shares):.1%} to {max(shares):.1%}")
 
 # %% [markdown] tags=["shared"]
-# By default JAX rounds float32 inputs of a GPU's products to TF32. PyTorch does not, so
-# the limits differ.
+# So do not trust the utilisation of a huge model. Time a step of your own.
 
 # %% [markdown] tags=["shared"]
 # ## Attention's pairs grow with the square of the length
@@ -356,9 +357,8 @@ fig
 ratio = measured / formula
 equal = n_parameters / (2 * sizes["n_blocks"] * sizes["m"])  # here 12 l n m is 6N
 added = 12 * 12 * 1024 * 768 / per_token  # to GPT-2 small, with 1,024 tokens
-reached = (1 + added) * estimate / published * a100 / sheet
-night = (1 + added) * rented  # hours
-year = float(f"{(1 + added) * alone / 24:.2g}")  # days
+done = 10e9 * per_token * (1 + added)  # operations of the published run
+reached = done / (published * 3600 * sheet)  # its utilisation
 print(f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula.")
 print(f"As many operations as the parameters: the pairs at n = {equal:.0f}")
 print(f"To GPT-2 small, with 1,024 tokens, the pairs add {added:.0%}")
@@ -371,8 +371,8 @@ print(f"To GPT-2 small, with 1,024 tokens, the pairs add {added:.0%}")
 say(
     "With the pairs, our estimate is too long: the published run reached "
     f"{reached:.0%} of its GPUs' limit, and we took the {a100 / sheet:.0%} of a huge "
-    f"model. A night, or a year? **{night:.0f} hours** on one A100 and **{year:,.0f} "
-    "days** here, and we know it before the first update."
+    f"model. A night, or a year? **{(1 + added) * rented:.0f} hours** on one A100, "
+    f"**{(1 + added) * alone / 24:,.0f} days** here: known before the first update."
 )
 
 # %% tags=["shared", "check"]
@@ -388,7 +388,7 @@ assert 1 < estimate / published < (1 + added) * estimate / published < 2
 assert a100 < reached * sheet < sheet
 
 # %% [markdown] tags=["shared"]
-# ## Activations grow with the length and fill the memory
+# ## Activations grow with the length, weights do not
 #
 # *What runs out first?* For each parameter, a step holds four numbers: the **weight**,
 # its **gradient** and **Adam's two averages**, 16 bytes in float32. It also holds
@@ -439,8 +439,10 @@ for n in short.tolist():
     arrays = activations(model, loss_with_maps, *batch(4, n))
     kept[n] = total_bytes(arrays)
     maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
-copies = maps[256] / (4 * 4 * sizes["n_heads"] * 256**2 * sizes["n_blocks"])
-print(f"Every block keeps {copies:.0f} × b h n n.")
+numbers = 4 * 4 * 256 * sizes["n_blocks"]  # bytes, for b = 4 and n = 256
+vectors = (kept[256] - maps[256]) / (numbers * sizes["m"])
+copies = maps[256] / (numbers * sizes["n_heads"] * 256)
+print(f"Every block keeps {vectors:.0f} × b n m and {copies:.0f} × b h n n.")
 
 # %% mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}} tags=["shared", "figure"]
 every = np.array([*kept.values()])
@@ -515,7 +517,10 @@ def written_out(q, k, v):
 
 
 def in_chunks(q, k, v, size=64):
-    """The same, ``size`` queries at a time, computed again on the way back."""
+    """The same, ``size`` queries at a time, computed again on the way back.
+
+    While a chunk is computed, its own rows need room, too.
+    """
     chunks = [
         checkpoint.checkpoint(written_out, rows, k, v, use_reentrant=False)
         for rows in q.split(size, dim=1)
@@ -526,8 +531,7 @@ def in_chunks(q, k, v, size=64):
 # %% [markdown] tags=["shared"]
 # **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
 # one GPU program, a *fused kernel*. It takes the keys in pieces, too, so it never holds
-# a whole row of weights. The original kernel needs half precision, and takes only some
-# masks.
+# a whole row of weights.
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own `scaled_dot_product_attention` picks a kernel for the device and the
@@ -565,8 +569,11 @@ for name, function in kinds.items():
     memory[name] = np.array([kept_bytes(function, x) for x in inputs])
     times[name] = np.array([seconds(function, x, x, x) for x in inputs])
     outputs[name] = as_numpy(function(*[inputs[1]] * 3))
-    mib, ms = memory[name][-1] / 2**20, 1e3 * times[name][-1]
-    print(f"{name:16} n = 4,096: {mib:5.1f} MiB, {ms:5.1f} ms")
+    mib = memory[name] / 2**20  # kept at each length
+    print(
+        f"{name:16} n = 1,024: {mib[2]:5.1f} MiB; n = 4,096: {mib[3]:5.1f} MiB", end=""
+    )
+    print(f", {1e3 * times[name][3]:5.1f} ms")
 
 
 # %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
@@ -586,18 +593,10 @@ ax.set(xticks=lengths, xticklabels=lengths)
 ax.yaxis.set_major_formatter("{x:g}")
 fig
 
-# %% tags=["shared", "say"]
-steep = memory["written out"][-1] / memory["written out"][-2]
-flat = memory["in chunks"][-1] / memory["in chunks"][-2]
-say(
-    f"From n = 1,024 to n = 4,096, what the written-out function keeps grows "
-    f"{steep:.1f} times, what the chunks keep {flat:.1f} times."
-)
-
 # %% [markdown] tags=["shared"]
-# While a chunk is computed, its own rows need room, too. The milliseconds are those of
-# this processor. On a GPU the order is often another: there, a fused kernel saves most
-# of the traffic to the memory.
+# Four times the length keeps four times the memory in chunks, and written out nearly
+# sixteen times. The milliseconds are those of this processor. On a GPU the order is
+# often another: there, a fused kernel saves most of the traffic to the memory.
 
 # %% [markdown] tags=["torch"]
 # PyTorch's own kernel is fused: what it keeps grows like $n$, too.
@@ -614,7 +613,7 @@ assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 # %% [markdown] tags=["shared"]
 # ## Each remedy has its price
 #
-# What is left of our model's activations, at 1,024 tokens?
+# What each remedy leaves of our model's activations, at 1,024 tokens, stands below.
 #
 # | **short of memory?** | change | price |
 # |---|---|---|
@@ -644,16 +643,15 @@ for name, share in activations_left.items():
     print(f"{name:25} {share:.2f}")
 
 # %% [markdown] tags=["shared"]
-# And what is left of the operations per token? (*Half precision* and a *larger batch*
-# leave all of them.)
+# And of the operations per token? (*Half precision* and a *larger batch* leave all.)
 #
 # | **short of time?** | change | price |
 # |---|---|---|
 # | half the length | pairs × ½ | half the context |
 # | 16 neighbours | pairs × $16/n$ | far ones need more blocks |
 # | half of $m$ and $f$ | blocks × ¼, pairs × ½ | often quality |
-# | half precision | an A100: × 16 (float32), × 2 (TF32) | digits |
-# | a larger batch | utilisation | activations |
+# | half precision | an A100's limit × 16 (from float32), × 2 (from TF32) | digits |
+# | a larger batch | better utilisation | activations |
 
 # %% tags=["shared"]
 operations = {
@@ -666,12 +664,11 @@ for name, count in operations.items():
 
 # %% [markdown] tags=["shared"]
 # (By default, products on a GPU are float32 in PyTorch, TF32 in JAX.) Begin with what
-# keeps the result: a fused kernel, half batches, recomputing. The gradients of the half
-# batches are averaged: *gradient accumulation*. Recomputing ([Chen et al.
-# 2016](https://arxiv.org/abs/1604.06174)) does for blocks what the chunks did for
-# queries. *Half precision* ([Micikevicius et al.
-# 2018](https://arxiv.org/abs/1710.03740)) saves bytes and time; it keeps only two to
-# four digits, so weights and averages stay in float32.
+# keeps the result: a fused kernel, half batches, whose gradients are averaged
+# (*gradient accumulation*), recomputing, which does for blocks what the chunks did for
+# queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). *Half precision*
+# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) keeps only two to four
+# digits, so weights and averages stay in float32.
 
 # %% [markdown] tags=["torch"]
 # In your own code:
@@ -684,57 +681,90 @@ if device == "cuda":  # the peak memory of a step
     step(*data)
     print(torch.cuda.max_memory_allocated() / 2**30, "GiB")
 
+# %% [markdown] tags=["shared"]
+# ## A forecast of your own training
+#
+# Here is the chapter in one function, to copy. (The logits, their softmax and their
+# gradient are three rows for each token, as long as the vocabulary.)
 
-# %% tags=["torch"]
-def gpt2_block():
-    """A block of GPT-2 small, as it is before training."""
-    torch.manual_seed(0)
-    block = EncoderBlock(768, 12, 3072, activation="gelu", norm_first=True)
-    return block.to(device)
+
+# %% tags=["shared"]
+def forecast(
+    m, n_blocks, n_heads, vocabulary, n, b, tokens, speed, vectors=16, copies=0
+):
+    """Hours, and GiB, of a training with Adam in float32, for ``f = 4m``.
+
+    ``vocabulary``: its size; ``b`` sequences of length ``n`` are a batch; ``tokens``
+    are seen in all; ``speed`` is in useful operations a second. A block keeps
+    ``vectors`` × ``b n m`` and ``copies`` × ``b h n n`` (0 with a fused kernel).
+    """
+    multiplied = 12 * n_blocks * m**2 + vocabulary * m  # N, without positions
+    operations = (6 * multiplied + 12 * n_blocks * n * m) * tokens
+    of_blocks = n_blocks * b * n * (vectors * m + copies * n_heads * n)
+    numbers = 4 * (multiplied + n * m) + of_blocks + 3 * b * n * vocabulary
+    return operations / speed / 3600, 4 * numbers / 2**30
 
 
 # %% [markdown] tags=["shared"]
+# Say you have 200 million tokens, a vocabulary of 10,000, and a T4, a GPU that Colab
+# lends. You want 8 blocks of $m=512$, and guess the utilisation. A fifth of the memory
+# stays free for buffers, which are not counted.
+
+# %% tags=["shared"]
+T4 = 8.1e12  # in float32: https://www.nvidia.com/en-us/data-center/tesla-t4/
+room = 15  # GiB that are free on it
+mine = {"m": 512, "n_blocks": 8, "n_heads": 8, "vocabulary": 10_000, "n": 512}
+mine |= {"tokens": 200e6, "speed": 0.3 * T4, "vectors": vectors}
+print(f"{forecast(**mine, b=64)[0]:.1f} hours")
+cases = [("written out", 64, copies), ("fused", 64, 0), ("fused", 16, 0)]
+for kernel, b, kept_maps in cases:
+    gib = forecast(**mine, b=b, copies=kept_maps)[1]
+    fits = "fits" if gib < 0.8 * room else "too much"
+    print(f"attention {kernel:11} b = {b}: {gib:4.1f} GiB, {fits}")
+
+# %% tags=["shared", "check"]
+# Checked: the forecast is the memory measured for our model, and for blocks of GPT-2
+for n, size in kept.items():
+    gib = forecast(128, 4, 4, 32, n, 4, 0, 1, vectors, copies)[1]
+    assert abs(2**30 * gib / (size + 16 * n_parameters) - 1) < 0.1
+other = new_model(m=768, f=3072, n_heads=12, norm_first=True, activation="gelu")
+size = total_bytes(activations(other, loss_with_maps, *batch(1, 1024)))
+gib = forecast(768, 4, 12, 32, 1024, 1, 0, 1, vectors, copies)[1]
+assert abs((2**30 * gib - 16 * count_parameters(other)) / size - 1) < 0.2
+
+# %% [markdown] tags=["shared"]
+# What to do with the numbers? If memory is short, take the first remedy that keeps the
+# result; if time is, the second table. Then time a few updates of the real thing, put
+# *its* speed in, and decide. For blocks unlike ours, count `vectors` and `copies` anew.
+
+# %% [markdown] tags=["shared"]
 # **Exercise 3, an estimate.** You want to train GPT-2 small in float32 on a GPU with
-# $24$ GiB, on sequences of 1,024 tokens. How many sequences fit into a batch, and what
-# would you change first? Fill in `around`, the bytes of a sequence's logits, their
-# softmax and their gradient.
-#
-# ```python
-# x = tensor(np.zeros((1, 1024, 768)))
-# block = gpt2_block()
-# arrays = activations(block, lambda block, x: block(x, return_weights=True)[0], x)
-# around = ...  # bytes
-# (24 * 2**30 - 16 * gpt2) // (12 * total_bytes(arrays) + around)
-# ```
+# $24$ GiB, on sequences of 1,024 tokens, with attention written out. How many sequences
+# fit into a batch? What would you change first?
 
 # %% tags=["shared", "answer"]
-x = tensor(np.random.default_rng(2).normal(size=(1, 1024, 768)))
-arrays = activations(gpt2_block(), lambda block, x: block(x, return_weights=True)[0], x)
-of_blocks = 12 * total_bytes(arrays)
-of_maps = 12 * total_bytes(a for a in arrays if a.shape[-2:] == (1024, 1024))
-logits = 3 * 4 * 1024 * 50_257  # they, their softmax, and their gradient
-room = 24 * 2**30 - 16 * gpt2
-fits = room // (of_blocks + logits)
-fits_fused = room // (of_blocks + logits - of_maps)
+small = {"m": 768, "n_blocks": 12, "n_heads": 12, "vocabulary": 50_257, "n": 1024}
+small |= {"tokens": 0, "speed": 1, "vectors": vectors}
+empty = forecast(**small, b=0)[1]
+each = forecast(**small, b=1, copies=copies)[1] - empty
+fused = forecast(**small, b=1)[1] - empty
+fits, fits_fused = (24 - empty) // each, (24 - empty) // fused
 assert 1 <= fits < fits_fused
 say(
-    f"Weights, gradients and averages take {16 * gpt2 / 2**30:.1f} GiB. A sequence "
-    f"takes {of_blocks / 2**30:.1f} GiB in the blocks and {logits / 2**30:.1f} GiB for "
-    f"the logits, their softmax and gradient, so at most {fits:.0f} sequences fit. "
-    "First drop the maps, by chunks or by a fused kernel for float32: the results stay "
-    f"the same, and at most {fits_fused:.0f} fit. Next take half precision, then "
-    "recomputation."
+    f"Weights, gradients and averages take {empty:.1f} GiB, a sequence {each:.1f} GiB. "
+    f"So at most {fits:.0f} fit. First drop the maps, by chunks or by a fused kernel "
+    f"for float32: the results stay the same, and at most {fits_fused:.0f} fit. "
+    "Next take half precision, then recomputation."
 )
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Speed is limited by memory or by arithmetic
 #
 # Why does a large model write so slowly, even on a fast machine? A processor can only
-# multiply what it has read from memory. Take $n$ rows, one for each token, and multiply
-# them by a matrix `m m`. That takes $2nm^2$ operations. If $n$ is small, most of what
-# is read is the matrix, $4m^2$ bytes. So there are about $n/2$ operations per byte, the
-# *arithmetic intensity*. With a single row, each weight is read for one multiplication,
-# and the processor waits for the memory. The rate is bounded by a **roofline**
+# multiply what it has read from memory. To multiply $n$ rows, one for each token, by a
+# matrix `m m` takes $2nm^2$ operations. If $n$ is small, most of what is read is the
+# matrix, $4m^2$ bytes. So there are about $n/2$ operations per byte, the *arithmetic
+# intensity*; with a single row, the processor waits. The rate is below a **roofline**
 # ([Williams et al. 2009](https://doi.org/10.1145/1498765.1498785)): a slope, then a
 # flat roof. Our large matrix shows both, because it does not fit into the processor's
 # cache.
@@ -773,9 +803,8 @@ ax.yaxis.set_major_formatter("{x:g}")
 fig
 
 # %% [markdown] tags=["shared"]
-# The roofline touches the best point for memory and the best for arithmetic. It is a
-# bound, not a prediction. The slope is where a model *writes*: one token at a time
-# multiplies all weights with a single row.
+# The roofline touches the best point for memory and the best for arithmetic. The slope
+# is where a model *writes*: one token multiplies all weights with a single row.
 
 # %% tags=["shared", "say"]
 reach = speed / np.minimum(fastest, bandwidth * intensity)
@@ -793,16 +822,15 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Extra: Cheaper attention gives something up
 #
-# If your sequences are very long, you want to get rid of $n^2$ itself. Windows of 16
-# neighbours do this. What do they give up? Suppose that the last word of a sentence
-# depends on the first. How many steps does this information take?
+# For very long sequences, you want to get rid of $n^2$ itself. Windows of neighbours do
+# this. What do they give up? Suppose that the last word of a sentence depends on the
+# first. How many steps does this information take?
 
 # %% mystnb={"image": {"alt": "Three drawings of seven positions with the path from the first to the last in orange. In a recurrent layer it takes six steps, from each position to the next. With one-sided convolutions of width three it takes three layers, each two positions further. In attention a single arrow leads from the first position to the last."}} tags=["shared", "figure"]
 drawing("paths")
 
 # %% [markdown] tags=["shared"]
-# In attention it takes one. (The convolution sees a position and the two before it.)
-# Each cheaper layer gives something up ([Vaswani et al.
+# In attention it takes one. Each cheaper layer gives something up ([Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762), table 1; [Tay et al.
 # 2020](https://arxiv.org/abs/2009.06732); without constant factors):
 #
@@ -861,8 +889,7 @@ say(
 
 # %% [markdown] tags=["shared"]
 # **Parallel work** is why counts of operations do not give times. Each step of a GRU
-# waits for the step before, and multiplies with a single row, the left end of the
-# roofline.
+# waits for the one before, and multiplies with a single row.
 
 # %% tags=["shared", "check"]
 # Checked: the GRU's gradient fades, attention's is even
@@ -1080,7 +1107,7 @@ assert check("costs.cache_bytes", my_cache_bytes)
 # ## Key points
 #
 # * **How long?** $(6N+12\,l\,n\,m)D$ operations, divided by the machine's limit times
-#   the utilisation; a block has about $12m^2$ parameters.
+#   the utilisation of a step like yours; a block has about $12m^2$ parameters.
 # * **What runs out first?** Weights, gradients and averages take 16 bytes per parameter
 #   in float32; in long sequences, activations take most.
 # * **What helps?** First what keeps the result: fused kernels, recomputing, accumulated
