@@ -17,15 +17,15 @@
 # %% [markdown] tags=["shared"]
 # # Your own data
 #
-# By the end you can turn a table, a signal and a text into sequences, train the same
-# kind of model on each, save it, mark what is missing, and find out whether it was
+# By the end you can take a table, a signal or a text of your own from its file to the
+# prediction for a new row, mark what is missing, and find out whether the model was
 # worth the effort. You need: the chapters up to *The reverse task*, whose `fit` trains
 # here.
 #
 # Your data are a spreadsheet, a sensor that sometimes fails, a folder of texts. The
 # model hardly changes for them. You decide how the data become vectors, and what you
-# compare the result with: each kind of data begins with a **baseline**, a method that
-# takes a few lines and a second.
+# compare the result with: each kind of data has a **baseline**, a method that takes a
+# few lines and a second.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [data_jax](data_jax.ipynb).
@@ -81,7 +81,24 @@ drawing("three-kinds-of-data")
 #
 # All sequences of a batch have one length. Where a shorter one is padded, or a sensor
 # was silent, `real` is False: attention and the mean at the end leave such positions
-# out.
+# out. So any data become two arrays:
+#
+# | data | token | `x` | `real` is False in |
+# |---|---|---|---|
+# | table | a number in its column | `b s s` | empty cells |
+# | signal | a frame: all channels at one time | `b s 2i` | padding, lost frames |
+# | text | a character | `b s 128` | padding |
+#
+# The question decides labels, loss and score:
+#
+# | answer | labels | loss | score |
+# |---|---|---|---|
+# | one of $c$ classes | 0 to $c - 1$ | cross-entropy | accuracy |
+# | [a rare class](#extra-rare-classes) | 0, 1 | the same, balanced batches | F1 |
+# | [a number](#extra-numbers-to-predict) | scaled | mean squared error | the same |
+#
+# The table below goes the whole way, from the file to the prediction for a new row. The
+# signal adds padding, gaps and a comparison of methods; the text, a fair split.
 
 
 # %% tags=["torch", "export"]
@@ -141,139 +158,66 @@ np.testing.assert_array_equal(first, second)
 assert np.isfinite(first[:2]).all() and np.isnan(first[2]).all()
 
 # %% [markdown] tags=["shared"]
-# `fit` needs a loss function that also returns the accuracy:
+# `fit` takes a loss function `loss_fn(model, *batch) -> (loss, metrics)`. It returns
+# the number to minimise, and a dictionary of others to watch, here the accuracy. A
+# batch has the same rows of each array that `fit` was given.
 
 
 # %% tags=["shared"]
 def class_loss(model, x, real, labels):
     """Mean cross-entropy and accuracy of the classes ``b``."""
-    return cross_entropy(lambda x: model(x, real), x, labels)  # which gives `model` x
+    return cross_entropy(lambda x: model(x, real), x, labels)  # a model of x alone
 
 
 # %% [markdown] tags=["shared"]
-# To predict numbers, and for rare classes, see [an
-# extra](#extra-numbers-to-predict-and-rare-classes).
-#
 # ## A table: each number is a token
 #
-# The table is scikit-learn's, saved as a CSV file: put yours in its place, and the name
-# of its column of labels in the place of `target`. It has 13 numbers for each of 178
-# wines, and one of three varieties of grape: 90 rows for training, 44 that choose the
-# epoch (**validation**), and 44 for the test.
-#
-# Real tables have surprises, and a wrong number is worse than an error. So pandas reads
-# every cell as text, and we convert it. An empty cell, `?` or `n/a` becomes NaN. A
-# column in which half of the cells or more are words is left out, with a sentence.
-# `1,5`, `12 %`, `$3` and `2024-03-05` could mean several things: an error names row and
-# column. Then drop the column, as you would an `id` (`cells.pop("date")`), or repair
-# it (`cells["ash"] = cells["ash"].str.replace(",", ".")`).
-
-# %% tags=["shared"]
-import io
-import re
-
-import pandas as pd
-
-
-def read_csv(path):
-    """The cells of a table in UTF-8 as text; row 1 has the names."""
-    lines = re.sub(r"(?i)^sep=.*\n", "", text.read(path))  # a line of Excel's
-    separator = max(",;\t|", key=lines.partition("\n")[0].count)
-    options = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
-    cells = pd.read_csv(io.StringIO(lines), sep=separator, **options)
-    if not isinstance(cells.index, pd.RangeIndex):  # more cells than names
-        raise ValueError(f"expected a name for each column of {path}, got fewer")
-    cells.columns = [name.strip() for name in cells]
-    cells.index += 2  # as a spreadsheet counts
-    cells = cells.fillna("").map(str.strip)
-    cells = cells[(cells != "").any(axis=1)]
-    if cells.empty:
-        raise ValueError(f"expected rows below the names in {path}, got none")
-    return cells
-
-
-# %% tags=["shared"]
-GAPS = ["", "?", "???", "-", "--", "---", "–", "—", ".", "..", "...", "na", "n/a"]
-GAPS += ["#na", "#n/a", "<na>", "nan", "none", "null"]  # add yours, such as "-999"
-NUMBER_FIRST = re.compile(r"([^\W\d]{3}\W+)?\W*\d|\W?inf$")  # $3, 5 kg, Jan 5
-
-
-def to_numbers(cells):
-    """A column of text as numbers, NaN in gaps, or None if it has words."""
-    given = cells.str.lower().replace({"true": "1", "false": "0"})
-    values = pd.to_numeric(given, errors="coerce").astype(float)
-    known = ~given.isin(GAPS)
-    odd = cells[known & ~np.isfinite(values)]
-    words = [cell for cell in odd if not NUMBER_FIRST.match(cell)]
-    if 2 * len(words) >= known.sum():
-        return None
-    if len(odd):
-        place = f"row {odd.index[0]}, column {cells.name!r}"
-        raise ValueError(f"{place}: expected a number, got {odd.iloc[0]!r}")
-    return values.where(known)
-
-
-# %% tags=["shared"]
-def numeric(table):
-    """The columns of a table that have numbers; others are listed and left out."""
-    kept = {name: to_numbers(table[name]) for name in table}
-    for name in table:
-        if kept[name] is None or name.startswith("Unnamed"):  # the numbers of the rows
-            print(f"left out: column {name!r}, as {table[name].iloc[0]!r}")
-            del kept[name]
-    return pd.DataFrame(kept)
-
-
-# %% [markdown] tags=["shared"]
-# Labels may be words, 1 to 3, -1 and 1, or True and False; only an empty cell is no
-# label. A model needs 0 to $c - 1$:
-
-
-# %% tags=["shared"]
-def class_numbers(labels):
-    """Labels of any kind as 0 to c - 1, and the names of the classes, sorted."""
-    labels = pd.Series(labels).astype(object)
-    labels = labels.where(labels != "", None)
-    numbers = pd.to_numeric(labels, errors="coerce")
-    if numbers.notna().all():
-        labels = numbers  # 9 before 10
-    codes, names = pd.factorize(labels, sort=True)
-    if (codes < 0).any():
-        row = labels.index[codes < 0][0]
-        raise ValueError(f"row {row}: expected a label, got none")
-    if len(names) < 2:
-        raise ValueError(f"expected two classes or more, got {[*names]}")
-    return codes, [*names]
-
+# The table is scikit-learn's, saved as a CSV file: 13 numbers for each wine, and one of
+# three varieties of grape. Put your file in its place, and the name of your column of
+# labels in the place of `target`. Rows without a label are dropped. pandas reads a
+# column as numbers if all of its cells are numbers or empty; one `1,5` makes it a
+# column of words, which is left out: look at what is printed. ([An
+# extra](#extra-a-strict-reader-of-tables) names the cell instead.)
 
 # %% tags=["shared"]
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 from sklearn.datasets import load_wine
+
+folder, given = Path(tempfile.mkdtemp()), load_wine(as_frame=True)
+given.frame["target"] = given.target_names[given.target]  # words, as yours may be
+given.frame.to_csv(folder / "wine.csv", index=False)
+
+wines = pd.read_csv(folder / "wine.csv").dropna(subset=["target"])
+grapes, varieties = pd.factorize(wines.pop("target"), sort=True)  # n; their c names
+numbers = wines.select_dtypes(["number", "bool"]).astype(float)
+wine, columns = numbers.to_numpy(), [*numbers]  # n s, a name for each s
+print("columns:", *columns)
+print("left out:", [*wines.columns.difference(columns)])
+
+# %% [markdown] tags=["shared"]
+# (A category becomes a column of 0 and 1 for each of its values: `wines =
+# pd.get_dummies(wines, columns=["colour"])`. A number that only names the row, an `id`,
+# has to go: `wines.pop("id")`.) Half of the rows train, a quarter choose the epoch
+# (**validation**), a quarter are the test. The baseline is a regression:
+
+# %% tags=["shared"]
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-folder = Path(tempfile.mkdtemp())
-load_wine(as_frame=True).frame.to_csv(folder / "wine.csv", index=False)
-cells = read_csv(folder / "wine.csv")
-grapes, varieties = class_numbers(cells.pop("target"))  # n
-table_of_wines = numeric(cells)
-wine, columns = table_of_wines.to_numpy(), [*table_of_wines]  # n s, names
-print("columns:", *columns)  # if these are numbers, the file has no row of names
-order = np.random.default_rng(0).permutation(len(wine))
-rows, validation_rows, test_rows = np.split(order, [90, 134])
 
-
-# %% tags=["shared"]
 def regression():
     """Logistic regression on scaled features; empty cells get the mean."""
     last = LogisticRegression(max_iter=1000)
     return make_pipeline(SimpleImputer(), StandardScaler(), last)
 
 
+order, n = np.random.default_rng(0).permutation(len(wine)), len(wine) // 4
+rows, validation_rows, test_rows = np.split(order, [-2 * n, -n])
 wine_baseline = regression().fit(wine[rows], grapes[rows])
 wine_score = wine_baseline.score(wine[test_rows], grapes[test_rows])
 
@@ -284,8 +228,7 @@ wine_score = wine_baseline.score(wine[test_rows], grapes[test_rows])
 # token at place $s$ is 0 except for the number, at index $s$: so the matrix of the
 # embedding has a row for each column of the table. The number is scaled by mean and
 # standard deviation *of the training rows*; all other rows stand for data that you do
-# not have yet. (A category becomes a column of 0 and 1 for each value:
-# `numeric(cells).join(pd.get_dummies(cells["sex"], dtype=float))`.)
+# not have yet.
 
 
 # %% tags=["shared"]
@@ -304,36 +247,48 @@ training, validation, test = [
     (tokens[part], known[part], grapes[part])
     for part in (rows, validation_rows, test_rows)
 ]
-settings = Settings(n_train=90, batch_size=45, epochs=20, learning_rate=3e-3, warmup=10)
-n_columns, n_classes = len(columns), len(varieties)
-wine_model = new_model(n_columns, n_classes, max_length=n_columns)
+usual = {"batch_size": 45, "epochs": 20, "learning_rate": 3e-3, "warmup": 10}
+settings = Settings(n_train=len(rows), **usual)
+wine_model = new_model(len(columns), len(varieties), max_length=len(columns))
 fit(wine_model, class_loss, training, settings, validation=validation, best="accuracy")
 wine_accuracy = evaluate(wine_model, class_loss, test)["accuracy"]
 
 # %% [markdown] tags=["shared"]
-# Another day, new rows need the weights, the scale, the names of the columns in their
-# order, and those of the classes:
+# **Save** the weights, and what turns a row into tokens: the scale, the names of the
+# columns in their order, and those of the classes.
 
 # %% tags=["shared"]
 save_weights(wine_model, folder / "wine.safetensors")
-np.savez(folder / "wine.npz", columns=columns, varieties=varieties, **scale)
+known = {"columns": columns, "varieties": varieties.tolist(), **scale}
+np.savez(folder / "wine.npz", **known)
+wines.iloc[test_rows[:3]].to_csv(folder / "new.csv", index=False)  # without labels
+
+# %% [markdown] tags=["shared"]
+# **Predict**: another day, in another program, all comes from the files. A column that
+# is missing raises an error; an empty cell is hidden.
+
+# %% tags=["shared"]
+from scipy.special import softmax
 
 saved = dict(np.load(folder / "wine.npz"))
 columns, names = saved.pop("columns"), saved.pop("varieties")
 loaded = new_model(len(columns), len(names), max_length=len(columns))
 load_weights(loaded, folder / "wine.safetensors")
-another = read_csv(folder / "wine.csv")[[*columns]]  # an error if one is missing
-another = numeric(another).reindex(columns=columns).to_numpy()[test_rows[:3]]
-given = from_table(another, **saved)
-found = names[outputs(loaded, *given).argmax(-1)]
+new = pd.read_csv(folder / "new.csv")[[*columns]].to_numpy(float)  # n s
+chances = softmax(outputs(loaded, *from_table(new, **saved)), axis=1)  # n c
+print("predicted:", names[chances.argmax(1)], "with", chances.max(1).round(2))
 
 # %% tags=["shared", "say"]
 say(
-    f"In three new rows, the model finds the grapes {found}; they are "
-    f"{names[grapes[test_rows[:3]]]}. Of 44 test wines, the Transformer gets "
-    f"{wine_accuracy * 44:.0f} right, and logistic regression {wine_score * 44:.0f}. "
-    "So small a test cannot tell which to take."
+    f"The labels of these rows were {varieties[grapes[test_rows[:3]]].tolist()}. Of "
+    f"{len(test_rows)} test wines, the Transformer gets "
+    f"{wine_accuracy * len(test_rows):.0f} right, and logistic regression "
+    f"{wine_score * len(test_rows):.0f}. So small a test cannot tell which to take."
 )
+
+# %% [markdown] tags=["shared"]
+# These cells are a program for your CSV file. Outside this book they need `fit` and
+# `SequenceClassifier`, from its folder `helpers`.
 
 # %% tags=["shared", "check"]
 # Checked: both know the grapes; an empty cell becomes zeros that are hidden
@@ -354,30 +309,32 @@ assert not known[0, 4] and known.sum() == 12
 # token. An utterance has 7 to 29 frames; the rest is padding, grey in the picture. The
 # test was recorded on other occasions.
 
+
 # %% tags=["shared"]
-N_TRAIN = 270  # utterances, of 640
-LONGEST = 29  # frames
-
-
-def load_vowels(file):
-    """Training and test part: frames ``n s 12``, which are real ``n s``, speakers.
+def load_vowels(file, n_train=270):
+    """Training and test part: frames ``n s i``, which are real ``n s``, speakers.
 
     The file has all frames one after the other, times 10,000, and how many each
-    utterance has; here each gets zeros up to 29.
+    utterance has; here each gets zeros up to the length of the longest.
     """
     with np.load(file) as found:
-        real = np.arange(LONGEST) < found["lengths"][:, None]  # n s
+        lengths = found["lengths"]  # n
+        real = np.arange(lengths.max()) < lengths[:, None]  # n s
         frames = np.zeros((*real.shape, found["frames"].shape[1]), np.float32)
         frames[real] = found["frames"] / 1e4
         arrays = frames, real, found["speakers"].astype(np.int32)
-    first, rest = slice(N_TRAIN), slice(N_TRAIN, None)
-    return {"train": [x[first] for x in arrays], "test": [x[rest] for x in arrays]}
+    return {
+        "train": [x[:n_train] for x in arrays],
+        "test": [x[n_train:] for x in arrays],
+    }
 
 
 # %% tags=["shared"]
 parts = load_vowels("helpers/data/japanese_vowels.npz")
 x, real, speakers = parts["train"]  # b s i, b s, b
 test_x, test_real, test_speakers = parts["test"]
+longest, n_channels = x.shape[1:]
+n_speakers = len(np.unique(speakers))
 mean, deviation = x[real].mean(0), x[real].std(0)  # of the frames for training
 x, test_x = (x - mean) / deviation, (test_x - mean) / deviation
 
@@ -390,9 +347,9 @@ plots.heatmaps(shown, titles=titles, x="frame s", y="channel i", **look)
 # %% [markdown] tags=["shared"]
 # Baselines need equally many values for every utterance: mean and standard deviation of
 # each channel, or its values at ten even times, interpolated. `known`, `b s i`, is True
-# where there is a value; so far, in all real frames. **The test must not choose** among
-# methods or settings: a fifth of the training utterances do, for **validation**. Then
-# the method is trained on all of them.
+# where there is a value: for now, in all real frames. **The test must not choose**
+# among methods or settings: a fifth of the training utterances do, for **validation**.
+# Then the method is trained on all of them.
 
 
 # %% tags=["shared"]
@@ -420,7 +377,7 @@ from sklearn.svm import SVC
 
 def whole(real):
     """All channels of the real frames are known: ``b s -> b s i``."""
-    return np.repeat(real[..., None], 12, axis=2)
+    return np.repeat(real[..., None], n_channels, axis=2)
 
 
 by_times = regression()
@@ -428,7 +385,7 @@ baselines = {
     "mean and deviation, SVM": (moments, make_pipeline(StandardScaler(), SVC(C=10))),
     "ten times, logistic regression": (resampled, by_times),
 }
-held = np.arange(270) % 5 == 0  # for validation: six utterances of each speaker
+held = np.arange(len(x)) % 5 == 0  # for validation: six utterances of each speaker
 scores, chosen_by = {}, {}
 for name, (features, method) in baselines.items():
     given = features(x, whole(real))
@@ -439,7 +396,7 @@ for name, (features, method) in baselines.items():
 
 # %% [markdown] tags=["shared"]
 # For the Transformer, a frame is 24 numbers: twelve values, 0 where one is missing, and
-# twelve **flags**, 1 where it is known. Without them, a missing value would look like
+# twelve **flags**, 1 where it is known. Without flags, a missing value would look like
 # an average one. A frame without any known value is not real.
 
 
@@ -451,14 +408,14 @@ def inputs(x, known):
 
 
 # %% [markdown] tags=["shared"]
-# All trainings have the same number of updates, with few utterances or many. `drawn`
-# lists the rows of all epochs in order, so that each visit has gaps of its own;
-# `in_order` takes them epoch by epoch:
+# All trainings have the same number of updates, with few utterances or many. `gaps`
+# says which values are known: for now, all. As each visit of an utterance may have
+# other gaps, `drawn` lists the rows of all epochs; `in_order` takes them as they stand:
 
 
 # %% tags=["shared"]
 def train(rows, gaps=whole, seed=0, updates=594, learning_rate=2e-3):
-    """A model, trained on these utterances, each time with other ``gaps``."""
+    """A model, trained on these utterances, on each visit with other ``gaps``."""
     batch_size = min(30, len(rows))
     epochs = updates // (len(rows) // batch_size)
     sizes = {"n_train": len(rows), "batch_size": batch_size, "epochs": epochs}
@@ -467,7 +424,8 @@ def train(rows, gaps=whole, seed=0, updates=594, learning_rate=2e-3):
     rng = np.random.default_rng(seed)
     drawn = np.concatenate([rng.permutation(rows) for _ in range(epochs)])
     data = (*inputs(x[drawn], gaps(real[drawn])), speakers[drawn])
-    model = new_model(24, 9, max_length=29, seed=seed, dropout=0.2)
+    sizes = {"n_inputs": 2 * n_channels, "n_outputs": n_speakers}
+    model = new_model(**sizes, max_length=longest, seed=seed, dropout=0.2)
     fit(model, class_loss, data, settings, batches=sequences.in_order(settings))
     return model
 
@@ -481,11 +439,11 @@ for rate in (5e-4, 2e-3, 8e-3):  # with a third of the updates, to save time
 
 # %% [markdown] tags=["shared"]
 # The loss of so few utterances separates only large differences. We take the rate in
-# the middle, and train on all 270, for 66 epochs. (Choose dropout and epochs in the
-# same way; we have not.)
+# the middle, and train on all. (Choose dropout and epochs in the same way; we have
+# not.)
 
 # %% tags=["shared"]
-all_rows = np.arange(270)
+all_rows = np.arange(len(x))
 plain = train(all_rows)
 test_data = (*inputs(test_x, whole(test_real)), test_speakers)
 plain_accuracy = evaluate(plain, class_loss, test_data)["accuracy"]
@@ -546,7 +504,7 @@ say(
 # ```python
 # for n in (18, 36, 72, 135, 270):
 #     for seed in range(5):
-#         some = np.random.default_rng(seed).permutation(270)[:n]
+#         some = np.random.default_rng(seed).permutation(all_rows)[:n]
 #         scores = evaluate(train(some, seed=seed), class_loss, test_data)
 #         print(n, seed, scores["accuracy"])
 # ```
@@ -604,7 +562,7 @@ assert abs(ours[-1] - theirs[-1]) < 0.03
 def lose(real, share, rng, what):
     """What is still known, ``b s -> b s i``; one frame or channel always stays."""
     frames = what == "frames"
-    shape = (*real.shape, 1) if frames else (len(real), 1, 12)
+    shape = (*real.shape, 1) if frames else (len(real), 1, n_channels)
     luck = rng.random(shape) * (real[..., None] if frames else 1)
     most = luck.max(axis=(1, 2), keepdims=True)
     return whole(real) & (luck >= np.minimum(share, most))
@@ -698,10 +656,9 @@ for kind in ("Transformer", "regression"):
 # The texts are lines, cut to 40 characters, of files that come with Python and its
 # packages: is a line Python, C, JavaScript or English? **Split by file, not by line**:
 # lines of one file share names and habits, so a test on known files looks too good.
-# With patients, machines or days it is the same: split by what will be new in use
-# (scikit-learn's `StratifiedGroupKFold` does). The validation lines, too, come from
-# files of their own: they choose the strength of the regression, and the epoch of the
-# model.
+# With patients, machines or days it is the same: split by what will be new in use. The
+# validation lines, too, come from files of their own: they choose the strength of the
+# regression, and the epoch of the model.
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = lines.languages(n_train=400, n_test=150)
@@ -752,12 +709,14 @@ def from_texts(texts, length):
 
 
 # %% tags=["shared"]
-training = (*from_texts(texts[learn], 40), labels[learn])
-validation = (*from_texts(texts[held], 40), labels[held])
-test = (*from_texts(test_texts, 40), test_labels)
-sizes = {"n_train": len(learn), "batch_size": 32, "epochs": 8}
+length = 40  # characters; the end of a longer line would be cut off
+training = (*from_texts(texts[learn], length), labels[learn])
+validation = (*from_texts(texts[held], length), labels[held])
+test = (*from_texts(test_texts, length), test_labels)
+sizes = {"n_train": len(learn), "batch_size": 32, "epochs": 6}
 settings = Settings(**sizes, learning_rate=2e-3, warmup=50)
-text_model = new_model(128, 4, max_length=40, dropout=0.2)
+n_languages = len(lines.LANGUAGES)
+text_model = new_model(128, n_languages, max_length=length, dropout=0.2)
 fit(text_model, class_loss, training, settings, validation=validation, best="accuracy")
 text_accuracy = evaluate(text_model, class_loss, test)["accuracy"]
 
@@ -771,8 +730,8 @@ say(
 # %% [markdown] tags=["shared"]
 # So **one model and one loss** serve all three. With a few hundred examples, expect
 # Transformers near a good baseline. They pay off with many thousands, where no good
-# features are known, or with a pretrained encoder: for pictures, see *Pictures as
-# sequences*; for texts, Hugging Face's *Transformers*.
+# features are known, or if the encoder is pretrained: see *Pictures as sequences* and
+# *Start from a trained model*.
 
 # %% tags=["shared", "check"]
 # Checked: both have learned; no test line, and no file of validation, was in training
@@ -812,7 +771,7 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Extra: Numbers to predict, and rare classes
+# ## Extra: Numbers to predict
 #
 # **Regression**: one output for each number, scaled as the inputs are, and the mean
 # squared error. Here the first column, alcohol, is predicted from the others. (The loss
@@ -834,9 +793,8 @@ parts = [
     (*(x[part] for x in rest), y[part].astype(np.float32))
     for part in (rows, validation_rows, test_rows)
 ]
-alcohol_model = new_model(12, 1, max_length=12)
-usual = {"batch_size": 45, "learning_rate": 3e-3, "warmup": 10}
-task = Settings(n_train=90, epochs=20, **usual)
+alcohol_model = new_model(rest[1].shape[1], 1, max_length=rest[1].shape[1])
+task = Settings(n_train=len(rows), **usual)
 fit(alcohol_model, number_loss, parts[0], task, validation=parts[1])
 error = evaluate(alcohol_model, number_loss, parts[2])["loss"]
 ridge = make_pipeline(SimpleImputer(), StandardScaler(), Ridge())
@@ -845,19 +803,28 @@ linear = np.mean((guesses - y[test_rows]) ** 2)
 print(f"error / variance: Transformer {error:.0%}, regression {linear:.0%}")
 
 # %% [markdown] tags=["shared"]
-# **Rare classes**: if three of a hundred lines are JavaScript, whoever always says "no"
-# is nearly always right. So the **accuracy misleads**. The *balanced accuracy* is the
-# mean over the classes of the share that is found, and *F1* the harmonic mean of two
-# shares: how many of the rare are found, and how many that are found are rare. Classes
-# that are equally likely in each batch count equally in the loss (as do weights
-# $1/\text{frequency}$ of the classes; in scikit-learn, `class_weight="balanced"`):
+# **Several labels at once** (a photo with a dog *and* a cat): an output for each label,
+# with a sigmoid instead of the softmax. **A forecast**: causal attention, and the next
+# value as the target (*A model that writes*).
+#
+# ## Extra: Rare classes
+#
+# Three of a hundred lines are JavaScript, and we look for these. Whoever always says
+# "no" is nearly always right, so the **accuracy misleads**. Two shares tell more: how
+# many of the rare lines are found (*recall*), and how many of the lines found are rare
+# (*precision*). *F1* is their harmonic mean; the *balanced accuracy* is the mean, over
+# the classes, of the share that is found.
+#
+# In training, let the classes be equally likely in each batch, so that they count
+# equally in the loss. (Weights $1/\text{frequency}$ in the loss do the same:
+# `class_weight="balanced"` in scikit-learn.)
 
 
 # %% tags=["shared"]
 def balanced(labels, settings):
     """Batches with equally likely classes: from the epoch to rows ``n b``."""
     p = 1 / np.bincount(labels)[labels]
-    shape = settings.n_train // settings.batch_size, settings.batch_size
+    shape = settings.updates_per_epoch, settings.batch_size
 
     def batches(epoch):
         rng = np.random.default_rng([settings.seed, epoch])
@@ -866,7 +833,6 @@ def balanced(labels, settings):
     return batches
 
 
-# %% tags=["shared"]
 def with_few(texts, labels, n):
     """Lines with only ``n`` in JavaScript, and which these are, 0 or 1."""
     script = labels == lines.LANGUAGES.index("JavaScript")
@@ -875,52 +841,160 @@ def with_few(texts, labels, n):
 
 
 # %% tags=["shared"]
-from sklearn.metrics import balanced_accuracy_score, f1_score
-
 few, is_rare = with_few(texts, labels, 36)
 few_test, truth = with_few(test_texts, test_labels, 15)
-settings = Settings(n_train=len(few), batch_size=32, epochs=6, learning_rate=2e-3)
-answers = {"always no": np.zeros_like(truth)}
-for name, options in {
-    "as they come": {},
-    "balanced batches": {"batches": balanced(is_rare, settings)},
-}.items():
-    model = new_model(128, 2, max_length=40, dropout=0.2)
-    data = (*from_texts(few, 40), is_rare)
-    fit(model, class_loss, data, settings, **options)
-    answers[name] = outputs(model, *from_texts(few_test, 40)).argmax(-1)
-for weight, name in {None: "regression", "balanced": "regression, balanced"}.items():
+task = Settings(n_train=len(few), batch_size=32, epochs=6, learning_rate=2e-3)
+data = (*from_texts(few, length), is_rare)
+model = new_model(128, 2, max_length=length, dropout=0.2)
+fit(model, class_loss, data, task, batches=balanced(is_rare, task))
+logits = outputs(model, *from_texts(few_test, length))
+rare = {  # of each test line, the probability
+    "always no": np.zeros(len(truth)),
+    "Transformer, balanced": softmax(logits, axis=1)[:, 1],
+}
+for name, weight in {"as it comes": None, "balanced": "balanced"}.items():
     last = LogisticRegression(C=10, max_iter=500, class_weight=weight)
-    answers[name] = make_pipeline(pairs, last).fit(few, is_rare).predict(few_test)
-
+    method = make_pipeline(pairs, last).fit(few, is_rare)
+    rare[f"regression, {name}"] = method.predict_proba(few_test)[:, 1]
 
 # %% tags=["shared"]
-def judged(truth, found):
-    """Three scores of answers 0 and 1."""
+from sklearn.metrics import balanced_accuracy_score, f1_score
+
+
+def judged(truth, p, threshold=0.5):
+    """Scores of the answer "rare" where the probability exceeds the threshold."""
+    found = p > threshold
     return {
         "accuracy": np.mean(found == truth),
         "balanced accuracy": balanced_accuracy_score(truth, found),
         "F1": f1_score(truth, found, zero_division=0),
+        "found": (found * truth).sum(),
+        "false alarms": (found * (1 - truth)).sum(),
     }
 
 
-pd.DataFrame({name: judged(truth, found) for name, found in answers.items()}).T.round(2)
+pd.DataFrame({name: judged(truth, p) for name, p in rare.items()}).T.round(2)
 
 # %% [markdown] tags=["shared"]
-# Weights helped the regression; balanced batches hardly changed the Transformer here.
-# With so few rare lines in the test, differences of a few points are luck. Which error
-# is worse, a missed line or a false alarm, only you can say: it sets the threshold of
-# the probability.
+# Which error is worse, a missed line or a false alarm, only you can say: it sets the
+# **threshold** of the probability. A lower one finds more, with more false alarms, as
+# balancing does. (Choose it by validation data; here the test shows the effect. With so
+# few rare lines in it, small differences are luck.)
+
+# %% tags=["shared"]
+p = rare["regression, as it comes"]
+thresholds = {f"threshold {t}": judged(truth, p, t) for t in (0.5, 0.1, 0.05, 0.02)}
+pd.DataFrame(thresholds).T.round(2)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: A strict reader of tables
 #
-# **Several labels at once** (a photo with a dog *and* a cat): an output for each label,
-# with a sigmoid instead of the softmax. **A forecast**: causal attention, and the next
-# value as the target (*A model that writes*).
+# Real tables have surprises, and a wrong number is worse than an error. So here pandas
+# reads every cell as text, and we convert it. An empty cell, `?` or `n/a` becomes NaN.
+# A column in which half of the cells or more are words is left out, with a sentence.
+# `1,5`, `12 %`, `$3` and `2024-03-05` could mean several things: an error names row and
+# column. Then drop the column, as you would an `id` (`cells.pop("date")`), or repair
+# it (`cells["ash"] = cells["ash"].str.replace(",", ".")`).
+
+# %% tags=["shared"]
+import io
+import re
+
+import pandas as pd
+
+
+def read_csv(path):
+    """The cells of a table in UTF-8 as text; row 1 has the names."""
+    lines = re.sub(r"(?i)^sep=.*\n", "", text.read(path))  # a line of Excel's
+    separator = max(",;\t|", key=lines.partition("\n")[0].count)
+    options = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
+    cells = pd.read_csv(io.StringIO(lines), sep=separator, **options)
+    if not isinstance(cells.index, pd.RangeIndex):  # more cells than names
+        raise ValueError(f"expected a name for each column of {path}, got fewer")
+    cells.columns = [name.strip() for name in cells]
+    cells.index += 2  # as a spreadsheet counts
+    cells = cells.fillna("").map(str.strip)
+    cells = cells[(cells != "").any(axis=1)]
+    if cells.empty:
+        raise ValueError(f"expected rows below the names in {path}, got none")
+    return cells
+
+
+# %% tags=["shared"]
+GAPS = ["", "?", "???", "-", "--", "---", "–", "—", ".", "..", "...", "na", "n/a"]
+GAPS += ["#na", "#n/a", "<na>", "nan", "none", "null"]  # add yours, such as "-999"
+NUMBER_FIRST = re.compile(r"([^\W\d]{3}\W+)?\W*\d|\W?inf$")  # $3, 5 kg, Jan 5
+
+
+def to_numbers(cells):
+    """A column of text as numbers, NaN in gaps, or None if it has words."""
+    given = cells.str.lower().replace({"true": "1", "false": "0"})
+    values = pd.to_numeric(given, errors="coerce").astype(float)
+    known = ~given.isin(GAPS)
+    odd = cells[known & ~np.isfinite(values)]
+    words = [cell for cell in odd if not NUMBER_FIRST.match(cell)]
+    if 2 * len(words) >= known.sum():
+        return None
+    if len(odd):
+        place = f"row {odd.index[0]}, column {cells.name!r}"
+        raise ValueError(f"{place}: expected a number, got {odd.iloc[0]!r}")
+    return values.where(known)
+
+
+# %% tags=["shared"]
+def numeric(table):
+    """The columns of a table that have numbers; others are listed and left out."""
+    kept = {name: to_numbers(table[name]) for name in table}
+    for name in table:
+        if kept[name] is None or name.startswith("Unnamed"):  # the numbers of the rows
+            print(f"left out: column {name!r}, as {table[name].iloc[0]!r}")
+            del kept[name]
+    return pd.DataFrame(kept)
+
+
+# %% [markdown] tags=["shared"]
+# Labels may be words, 1 to 3, -1 and 1, or True and False; only an empty cell is no
+# label. A model needs 0 to $c - 1$:
+
+
+# %% tags=["shared"]
+def class_numbers(labels):
+    """Labels of any kind as 0 to c - 1, and the names of the classes, sorted."""
+    labels = pd.Series(labels).astype(object)
+    labels = labels.where(labels != "", None)
+    numbers = pd.to_numeric(labels, errors="coerce")
+    if numbers.notna().all():
+        labels = numbers  # 9 before 10
+    codes, names = pd.factorize(labels, sort=True)
+    if (codes < 0).any():
+        row = labels.index[codes < 0][0]
+        raise ValueError(f"row {row}: expected a label, got none")
+    if len(names) < 2:
+        raise ValueError(f"expected two classes or more, got {[*names]}")
+    return codes, [*names]
+
+
+# %% [markdown] tags=["shared"]
+# In the section on tables, this replaces the reading of the file, also of new rows:
+
+# %% tags=["shared"]
+(folder / "own.csv").write_text("ash;alcohol;grape\n2.4;14.2;red\n1,9;?;white\n")
+cells = read_csv(folder / "own.csv")
+codes, names = class_numbers(cells.pop("grape"))
+try:
+    print(numeric(cells))
+except ValueError as error:
+    print(error)
+cells["ash"] = cells["ash"].str.replace(",", ".")
+print(numeric(cells).to_numpy(), codes, names)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Files become arrays
 #
 # Often each recording is a file, and each class a folder. Here we write some utterances
-# as such files, and read them. `real` is made from the lengths:
+# as such files, and read them. `real` is made from the lengths. (If one long table has
+# all recordings, and a column that numbers them: `signals = [part[channels].to_numpy()
+# for _, part in long.groupby("recording")]`.)
 
 
 # %% tags=["shared"]
@@ -949,10 +1023,10 @@ print(frames.shape, names, classes)
 
 # %% [markdown] tags=["shared"]
 # Scale by `np.nanmean` and `np.nanstd`, then set what is not there to 0
-# (`frames[~there] = 0`). Put your sizes in place of 12, 24, 9, 29, 270, 30 and 594, let
-# `train` take `there[drawn]` in place of `gaps(real[drawn])`, and go on as above:
-# `there` is `known`. For texts, the same two lines make `files` and
-# `classes`, and `[text.read(file) for file in files]` the texts.
+# (`frames[~there] = 0`). Then go on as in the section on signals: `frames`, `is_real`
+# and `classes` are its `x`, `real` and `speakers`, from which all sizes follow, and
+# `there[drawn]` in `train` replaces `gaps(real[drawn])`. For texts, the same two lines
+# make `files` and `classes`, and `[text.read(file) for file in files]` the texts.
 
 # %% tags=["shared", "check"]
 # Checked: what was written comes back, and padding is not known
@@ -966,18 +1040,17 @@ assert [*names[classes]] == [str(speakers[b]) for b in same]
 # %% [markdown] tags=["shared"]
 # ## Extra: A loader is for data that do not fit
 #
-# We have indexed arrays in memory, and no loader was needed. You need one when the data
-# do not fit, or when every example takes work, such as decoding a photo: then other
-# processes prepare the next batches. A data set is anything with a length and an index
-# (here a list of pairs), and a `collate` function makes a batch of examples. The loader
-# is endless: a loop takes as many batches as it wants, and each epoch has a new order.
+# For arrays in memory, no loader was needed. You need one when the data do not fit, or
+# when every example takes work, such as decoding a photo: then other processes prepare
+# the next batches. A data set is anything with a length and an index (here a list of
+# pairs), and a `collate` function makes a batch of examples. The loader is endless: a
+# loop takes as many batches as it wants, and each epoch has a new order.
 
 # %% [markdown] tags=["torch"]
 # Ours pads to the longest text *of the batch*, which saves work, and drops an
 # incomplete last batch. With `num_workers=2`, two processes do this (`collate` then
 # stands in a module). `pin_memory` puts batches where a GPU can fetch them while it
 # computes, if your loop moves them with `x.to(device, non_blocking=True)`.
-
 
 # %% tags=["torch"]
 from torch.utils.data import DataLoader

@@ -17,9 +17,10 @@
 # %% [markdown] tags=["shared"]
 # # When training fails
 #
-# By the end you can find out why a model does not learn, choose its learning rate, see
-# it overfit, and hand it to somebody who has none of your code. You need: *The reverse
-# task* and *Your own data*.
+# By the end you can find out why a model does not learn, choose its learning rate, and
+# see it overfit. (In extras: the framework's own layers, less memory, checkpoints, and
+# a model for somebody who has none of your code.) You need: *The reverse task* and
+# *Your own data*.
 #
 # Nothing crashes. The loss is a number, it even falls, and the model is bad. Is it the
 # data? The mask? The learning rate? If you guess, you start one training after another,
@@ -70,19 +71,26 @@ jax.config.update("jax_default_matmul_precision", "highest")
 # First of all, look at a few examples with their labels, as they enter the model. Does
 # each label fit its example? Are the numbers about 1 in size? Ours are single lines in
 # C, JavaScript, Python or English; the label says in which. Each character is a one-hot
-# vector, and `real` is True where there is one. Even the longest line has one position
-# of padding, for test 2.
+# vector, and `real` is True where there is one.
 
 # %% tags=["shared"]
 texts, labels, test_texts, test_labels = lines.languages()
-x, real = from_texts(texts, 41)  # b s i, b s; the lines have at most 40 characters
+x, real = from_texts(texts, 41)  # b s i, b s; lines have up to 40: all have padding
 for text, label in zip(texts[:4], labels, strict=False):
     print(lines.LANGUAGES[label], text, sep=": ")
 learn = x[:900], real[:900], labels[:900]
 held_out = x[900:1220], real[900:1220], labels[900:1220]
 
 # %% [markdown] tags=["shared"]
-# The model is that of *Your own data*, in a loop as short as loops can be:
+# The model is that of *Your own data*, in a loop as short as loops can be. A **loss
+# function** takes the model and a batch, and returns the loss and a dictionary of other
+# numbers, such as the accuracy: `loss_fn(model, *batch) -> (loss, metrics)`. All losses
+# of this page have this form. (If yours returns the loss alone, return `loss, {}`.)
+
+# %% [markdown] tags=["jax"]
+# `nnx.jit` compiles the update. A function is no array, so `loss_fn` is *static*: each
+# loss has a program of its own. `nnx.cached_partial` takes model and optimiser apart
+# once, not in every step. The rate rises from 0 in ten updates.
 
 # %% tags=["jax"]
 from functools import partial
@@ -138,63 +146,85 @@ def outputs(model, x, real):
 # 1. **The loss at the start** is about that of guessing: nothing is known yet.
 # 2. **What must not be seen changes nothing**, such as padding: put other numbers
 #    there, and compare the predictions.
-# 3. **Every parameter has a gradient, and moves** in two updates.
+# 3. **Every parameter has a gradient, and moves** in two updates. (Those that you have
+#    frozen, by `requires_grad` in PyTorch and `wrt` in JAX, are left out.)
 # 4. **One batch** is learned by heart within 84 updates.
 # 5. **New data** are predicted better than by guessing. (Ours are lines of the same
 #    files: enough to find mistakes, too little for a report.)
 #
 # The next three cells need nothing else of this page. Copy them, and give your own loop
 # as `train(model, loss_fn, batches)`; `predict(model, *batch)` returns predictions, and
-# `changed(*batch)` the batch with other numbers where they must not look.
+# `changed(*batch)` the batch with other numbers where they must not look. `batches` and
+# `new` are lists of batches, to learn from and to be judged by. The last three tests
+# train the model.
 
 
 # %% tags=["jax"]
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+call = nnx.jit(lambda model, f, batch: f(model, *batch), static_argnums=1)  # compiled
 
-def mean_loss(model, loss_fn, batch):
-    """The loss of a batch as a number, with dropout off."""
+
+def evaluated(model, function, batch):
+    """``function(model, *batch)`` with dropout off."""
     model.eval()
-    return float(loss_fn(model, *batch)[0])
+    return call(model, function, batch)
+
+
+def mean_loss(model, loss_fn, batches):
+    """The mean loss of batches."""
+    return np.mean([float(evaluated(model, loss_fn, batch)[0]) for batch in batches])
 
 
 def leak(model, predict, batch, changed):
     """The largest change of a prediction by what it must not depend on."""
-    model.eval()
-    found = predict(model, *batch) - predict(model, *changed(*batch))
-    return float(jnp.abs(found).max())
+    new = evaluated(model, predict, changed(*batch))
+    return float(jnp.abs(evaluated(model, predict, batch) - new).max())
 
 
 # %% tags=["jax"]
-def gradients_and_steps(model, loss_fn, train, batch):
-    """Norms: of the gradient of each parameter, of its change by two updates."""
-    before = jax.tree.leaves(nnx.state(model, nnx.Param))
-    grads, _ = nnx.grad(loss_fn, has_aux=True)(model, *batch)
+def trained(model, wrt):
+    """The parameters that are not frozen: those that the filter ``wrt`` chooses."""
+    return jax.tree.leaves(nnx.state(model, wrt))
+
+
+@partial(nnx.jit, static_argnums=(1, 3))
+def gradients_of(model, loss_fn, batch, wrt):
+    """The gradient by each of these; zeros where none arrives."""
+    gradient = nnx.grad(loss_fn, argnums=nnx.DiffState(0, wrt), has_aux=True)
+    return jax.tree.leaves(gradient(model, *batch)[0])
+
+
+def gradients_and_steps(model, loss_fn, train, batch, wrt):
+    """Norms: of each gradient, and of the change of each parameter by two updates."""
+    before = trained(model, wrt)
+    grads = gradients_of(model, loss_fn, batch, wrt)
     train(model, loss_fn, 2 * [batch])  # two: a warm-up may begin with the rate 0
-    pairs = zip(jax.tree.leaves(nnx.state(model, nnx.Param)), before, strict=True)
+    pairs = zip(trained(model, wrt), before, strict=True)
     steps = [after - old for after, old in pairs]
-    return [float(jnp.linalg.norm(x)) for x in (*jax.tree.leaves(grads), *steps)]
+    return [np.linalg.norm(x) for x in (*grads, *steps)]
 
 
 # %% tags=["jax"]
-def five_tests(model, loss_fn, train, batches, new, guess, predict, changed):
-    """The number of each test, and whether it passes; the last three train the model.
-
-    A generator: a test runs only when it is asked for.
-    """
+def five_tests(
+    model, loss_fn, train, batches, new, guess, predict, changed, wrt=nnx.Param
+):
+    """Number of each test, and whether it passes; a test runs when it is asked for."""
     batch, start = batches[0], jax.tree.map(jnp.copy, nnx.state(model, nnx.Param))
-    loss = mean_loss(model, loss_fn, batch) / guess
+    loss = mean_loss(model, loss_fn, [batch]) / guess
     yield loss, 0.7 < loss < 1.5  # False for NaN
     change = leak(model, predict, batch, changed)
     yield change, change < 1e-3
-    norms = gradients_and_steps(model, loss_fn, train, batch)
+    norms = gradients_and_steps(model, loss_fn, train, batch, wrt)
     yield np.min(norms), np.isfinite(norms).all() and np.min(norms) > 0
     nnx.update(model, start)
     train(model, loss_fn, 84 * [batch])
-    loss = mean_loss(model, loss_fn, batch) / guess
+    loss = mean_loss(model, loss_fn, [batch]) / guess
     yield loss, loss < 0.2
     nnx.update(model, start)
     train(model, loss_fn, batches)
@@ -204,7 +234,7 @@ def five_tests(model, loss_fn, train, batches, new, guess, predict, changed):
 
 # %% [markdown] tags=["shared"]
 # What we give for our lines (they are in random order, so batches take them as they
-# stand):
+# stand), and what the tests say of a model without a mistake:
 
 
 # %% tags=["shared"]
@@ -224,10 +254,16 @@ def in_batches(arrays, size=32, epochs=3):
     return epochs * [[tensor(x[i : i + size]) for x in arrays] for i in starts]
 
 
-def given(data):
+def given(data, new=held_out):
     """What the tests need besides model, loss and loop."""
-    new = [tensor(array) for array in held_out]
-    return in_batches(data), new, np.log(4), predict, changed
+    parts = {"batches": in_batches(data), "new": in_batches(new, epochs=1)}
+    return parts | {"guess": np.log(4), "predict": predict, "changed": changed}
+
+
+healthy = []  # the numbers
+for number, passes in five_tests(new_model(), class_loss, train_model, **given(learn)):
+    healthy.append(number)
+    print(f"test {len(healthy)}:", "passes" if passes else "FAILS", f"({number:.2g})")
 
 
 # %% [markdown] tags=["shared"]
@@ -242,7 +278,7 @@ class UpsideDown(SequenceClassifier):
         return super().encode(x, ~real)
 
 
-class Frozen(SequenceClassifier):
+class CutOff(SequenceClassifier):
     """Lets no gradient through to the embedding."""
 
     def encode(self, x, real):
@@ -268,26 +304,25 @@ mistakes = {
     "an output layer 100 times too large": (too_large, class_loss, learn),
     "an empty text": (new_model(), class_loss, (x, empty, labels)),
     "the mask upside down": (new_model(UpsideDown), class_loss, learn),
-    "a frozen embedding": (new_model(Frozen), class_loss, learn),
+    "an embedding cut off": (new_model(CutOff), class_loss, learn),
     "a softmax before the loss": (new_model(), softmax_twice, learn),
     "labels shifted by a row": (new_model(), class_loss, (x, real, np.roll(labels, 1))),
 }
 
 
 # %% tags=["shared"]
-def run_tests(*parts):
+def run_tests(model, loss_fn, train, **others):
     """Numbers of the tests up to the first that fails, and whether all pass."""
     found = []
-    for number, passes in five_tests(*parts):
+    for number, passes in five_tests(model, loss_fn, train, **others):
         found.append(number)
         if not passes:
             break
     return found, passes
 
 
-healthy, _ = run_tests(new_model(), class_loss, train_model, *given(learn))
 results = {
-    name: run_tests(model, loss_fn, train_model, *given(data))
+    name: run_tests(model, loss_fn, train_model, **given(data))
     for name, (model, loss_fn, data) in mistakes.items()
 }
 
@@ -304,8 +339,6 @@ def rows_of_table(results, healthy):
 
 
 # %% tags=["shared", "say"]
-found = [f"{n}: {number:.2g}" for n, number in enumerate(healthy, start=1)]
-say(f"Without a mistake, all tests pass, with these numbers: {'; '.join(found)}.")
 head = ["mistake", "fails", "number", "without it"]
 say(table(head, *rows_of_table(results, healthy)))
 
@@ -320,30 +353,10 @@ say(table(head, *rows_of_table(results, healthy)))
 assert [len(numbers) for numbers, _ in results.values()] == [1, 1, 2, 3, 4, 5]
 assert not any(passes for _, passes in results.values()) and len(healthy) == 5
 found = {name: numbers for name, (numbers, _) in results.items()}
-assert np.isnan(found["an empty text"][0]) and found["a frozen embedding"][2] == 0
+assert np.isnan(found["an empty text"][0]) and found["an embedding cut off"][2] == 0
 least = np.log(1 + 3 / np.e) / np.log(4)
 assert found["a softmax before the loss"][3] > least - 1e-5
 assert not real[:, -1].any() and not held_out[1][:, -1].any()
-
-# %% [markdown] tags=["shared"]
-# ## Where the bounds come from, and when they give false alarms
-#
-# * **Test 1: 0.7 to 1.5.** The larger the first logits, the larger the loss. With
-#   normal logits, 1.5 is reached at a standard deviation of 1.35 for two classes, 1.55
-#   for four and 2.7 for a thousand: with few classes, the bound is stricter. Less than
-#   0.7 means that something is known already, or that the classes are not equally
-#   frequent, and `guess` is wrong.
-# * **Test 2: $10^{-3}$.** Rounding in float32 changes logits by about a millionth, a
-#   real dependence by tenths. In bfloat16, rounding alone exceeds the bound: test in
-#   float32.
-# * **Test 3: more than 0.** A bias of keys alone has no gradient (it adds the same
-#   number to all scores of a query), nor has an expert that no token chose.
-# * **Test 4: 0.2.** Softmax before the loss, with four classes, cannot fall far. A
-#   small model, a low rate, or equal inputs with different labels need more updates or
-#   never get there: first try 500 updates and another rate.
-# * **Test 5: 0.8.** Labels of other rows stay near 1. So do a hard task, and few data:
-#   then a baseline that learns where the model does not tells the mistake from the
-#   task.
 
 # %% [markdown] tags=["shared"]
 # ## Mistakes in the loop, and in language models
@@ -423,7 +436,7 @@ def other_half(tokens):
 
 
 tokens = x[real[:, 23]][:, :24].argmax(-1)  # the first 24 characters of longer lines
-text_batches, new_texts = in_batches([tokens[:-64]]), [tensor(tokens[-64:])]
+text_batches, new_texts = in_batches([tokens[:-64]]), in_batches([tokens[-64:]])[:2]
 language = {
     "none": (new_language_model(), shifted_loss, shifted),
     "targets not shifted": (new_language_model(), unshifted_loss, unshifted),
@@ -432,15 +445,16 @@ language = {
 
 # %% tags=["shared"]
 later = {
-    name: run_tests(new_model(), class_loss, loop, *given(learn))
+    name: run_tests(new_model(), class_loss, loop, **given(learn))
     for name, loop in loops.items()
 }
 parts = without_positions, class_loss, train_model
-later["positions forgotten"] = run_tests(*parts, *given(learn))
+later["positions forgotten"] = run_tests(*parts, **given(learn))
 final = {}  # the last loss, whatever the tests say
+others = {"batches": text_batches, "new": new_texts, "guess": np.log(128)}
 for name, (model, loss_fn, rule) in language.items():
-    parts = text_batches, new_texts, np.log(128), first_half(rule), other_half
-    later[name] = run_tests(model, loss_fn, train_model, *parts)
+    hidden = {"predict": first_half(rule), "changed": other_half}
+    later[name] = run_tests(model, loss_fn, train_model, **others, **hidden)
     if not later[name][1]:
         train_model(model, loss_fn, text_batches)
     final[name] = mean_loss(model, loss_fn, new_texts) / np.log(128)
@@ -489,19 +503,32 @@ assert final["targets not shifted"] < 0.1 < 0.3 < final["none"]
 assert moved["without"] < 1e-4 < 1e-2 < moved["with"]
 
 # %% [markdown] tags=["shared"]
-# **Which test fails tells what to look for** in a model of your own:
+# ## Which test fails tells what to look for
 #
-# * **1, too high**: inputs or first weights far too large; scale them.
-# * **1, NaN**: an empty sequence, or a logarithm of 0; leave it out, use `log_softmax`.
-# * **2**: a mask upside down (True may look), or forgotten; a mean over padding;
-#   targets that are not shifted.
-# * **3**: `detach` or `stop_gradient`; a layer that is not called; an optimiser of
-#   other parameters.
-# * **4**: a softmax before the loss; gradients that add up; a rate far off.
-# * **5**: labels of other rows (shuffle inputs and labels in one order); new data that
-#   are prepared differently (one function for both); too few data.
-# * **none, and too good**: a leak. **None, and too bad**: positions, or the baseline
-#   wins.
+# In a model of your own, beside the bounds of `five_tests`:
+#
+# * **Test 1: 0.7 to 1.5.** Too high: inputs or first weights are far too large; scale
+#   them. NaN: an empty sequence, or a logarithm of 0; leave it out, use `log_softmax`.
+#   Too low: something is known already, or the classes are not equally frequent, and
+#   `guess` is wrong.
+# * **Test 2: $10^{-3}$.** A mask is upside down (True may look), or forgotten; a mean
+#   includes padding; targets are not shifted.
+# * **Test 3: more than 0.** `detach` or `stop_gradient`; a layer that is not called; an
+#   optimiser of other parameters.
+# * **Test 4: 0.2.** A softmax before the loss; gradients that add up; a rate far off.
+# * **Test 5: 0.8.** Labels of other rows (shuffle inputs and labels in one order); new
+#   data that are prepared differently (one function for both); too few data.
+# * **None fails, but the result is too good**: a leak. **Too bad**: positions, or the
+#   baseline wins.
+#
+# And **false alarms**. 1: the fewer the classes, the stricter is the bound; normal
+# logits reach it at a standard deviation of 1.35 for two classes, 1.55 for four and 2.7
+# for a thousand. 2: in float32, rounding changes logits by about a millionth, a real
+# dependence by tenths; in bfloat16, rounding alone exceeds the bound, so test in
+# float32. 3: a bias of keys has no gradient (it adds the same number to all scores of a
+# query), nor has an expert that no token chose. 4: a small model, a low rate, or equal
+# inputs with different labels; first try 500 updates and another rate. 5: a hard task;
+# a baseline that learns where the model does not tells the mistake from the task.
 
 # %% [markdown] tags=["jax"]
 # In a loop of your own, `jax.tree.map(jnp.linalg.norm, grads)` shows the norms. If a
@@ -522,10 +549,8 @@ def told(x, labels):
 
 
 x, real, labels = held_out
-new = [tensor(array) for array in (told(x, labels), real, labels)]
-batches = in_batches((told(learn[0], learn[2]), *learn[1:]))
-rest = np.log(4), predict, changed
-found, passes = run_tests(new_model(), class_loss, train_model, batches, new, *rest)
+others = given((told(learn[0], learn[2]), *learn[1:]), (told(x, labels), real, labels))
+found, passes = run_tests(new_model(), class_loss, train_model, **others)
 assert passes and found[4] < 0.3 < healthy[4]
 say(
     f"None: all five pass, and the loss on new lines is {found[4]:.2g} of guessing "
@@ -691,7 +716,7 @@ def my_best_epoch(losses, patience):
 assert check("debugging.best_epoch", my_best_epoch)
 
 # %% [markdown] tags=["shared"]
-# ## An exported model needs none of your classes
+# ## Extra: An exported model needs none of your classes
 #
 # Somebody who has your classes needs only your weights, as *safetensors*: nothing but
 # arrays, so that a file from a stranger cannot run code. For somebody *without* your
@@ -865,7 +890,7 @@ def half_loss(model, *batch):
 
 # %% tags=["shared", "experiment"]
 # Experiment: MiB kept by a larger model, and the distance of its gradients
-large = {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
+large = {"m": 128, "f": 512, "max_length": 128}
 plain, thrifty = new_model(**large), new_model(Recomputed, **large)
 rng = np.random.default_rng(0)
 long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
@@ -908,7 +933,7 @@ assert 1e-4 < cost["half precision"][1] < 0.1
 # operations all along: it compiles the whole gradient, once for each new shape. Without
 # it, every operation is compiled and called by itself. (JAX chooses the device: a GPU
 # or TPU if its build for one is installed, else the CPU.) The times
-# were recorded once, for a model of this size:
+# were recorded once, for this model with a second block:
 
 # %% tags=["jax", "say"]
 rows = [

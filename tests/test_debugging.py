@@ -20,6 +20,7 @@ from helpers.weights import as_numpy
 from sides import assert_close, definitions, draw, fill, on_both_sides
 
 REAL = np.arange(7) < np.array([[7], [4]])  # b s
+NOT_EMBED = nnx.All(nnx.Param, nnx.Not(nnx.PathContains("embed")))
 SIZES = {"n_blocks": 2, "n_heads": 3, "f": 17, "max_length": 11}
 
 
@@ -44,7 +45,7 @@ def test_padding_inside_a_ready_made_encoder_changes_nothing(side):
         assert_close(as_numpy(found)[REAL], expected[REAL])
 
 
-def updates(side, rate):
+def updates(side, rate, wrt=nnx.Param):
     """A loop that has nothing of the page: an update for each batch."""
 
     def in_torch(model, loss_fn, batches):
@@ -57,10 +58,10 @@ def updates(side, rate):
     def in_jax(model, loss_fn, batches):
         @nnx.jit
         def update(model, optimizer, batch):
-            grads, _ = nnx.grad(loss_fn, has_aux=True)(model, *batch)
-            optimizer.update(model, grads)
+            gradient = nnx.grad(loss_fn, argnums=nnx.DiffState(0, wrt), has_aux=True)
+            optimizer.update(model, gradient(model, *batch)[0])
 
-        optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
+        optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=wrt)
         for batch in batches:
             update(model, optimizer, batch)
 
@@ -84,18 +85,23 @@ def test_the_five_tests_need_nothing_of_their_page(side):
     def doubled(model, *batch):
         return 2 * loss_of(model, *batch)[0], {}
 
-    def tests(loss_fn=loss_of, loop=None, mask=True, shift=0):
+    def tests(loss_fn=loss_of, loop=None, mask=True, shift=0, frozen=False):
         arrays = x, real, np.concatenate([np.roll(labels[:320], shift), labels[320:]])
         rows = np.arange(352).reshape(-1, 32)
         parts = [[side.tensor(array[part]) for array in arrays] for part in rows]
-        given = 10 * parts[:-1], parts[-1], np.log(3)
+        given = 10 * parts[:-1], parts[-1:], np.log(3)
         given += (lambda model, x, real, _: model(x, real | (not mask)),)
         given += (lambda x, real, labels: (x + 9 * ~real[..., None], real, labels),)
         model = side.build("SequenceClassifier", 3, 12, 3, **SIZES)
-        found = file["five_tests"](model, loss_fn, loop or updates(side, 1e-2), *given)
+        wrt = [NOT_EMBED] if frozen and side.name == "jax" else []
+        if frozen and side.name == "torch":
+            model.embed.requires_grad_(False)
+        loop = loop or updates(side, 1e-2, *wrt)
+        found = file["five_tests"](model, loss_fn, loop, *given, *wrt)
         return [bool(passes) for _, passes in found]
 
     assert tests() == [True] * 5
+    assert tests(frozen=True) == [True] * 5
     assert tests(doubled)[0] is False
     assert tests(mask=False)[:2] == [True, False]
     assert tests(loop=lambda *given: None)[:3] == [True, True, False]

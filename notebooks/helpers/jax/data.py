@@ -21,9 +21,7 @@ class SequenceClassifier(nnx.Module):
         options = {"activation": "gelu", "norm_first": True, **options}
         self.embed = dense(n_inputs, m, rngs=rngs)
         self.positions = LearnedPositions(m, max_length, rngs=rngs)
-        self.encoder = Encoder(
-            m=m, rngs=rngs, **options
-        )  # n_blocks, n_heads, f, dropout
+        self.encoder = Encoder(m=m, rngs=rngs, **options)  # n_blocks, n_heads, f
         self.output = dense(m, n_outputs, rngs=rngs)
 
     def encode(self, x, real):
