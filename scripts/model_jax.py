@@ -63,6 +63,14 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: who would see whom otherwise?"""
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
 def check_length(x, table):
     """Raise an error if a sequence is longer than the table of positions."""
     s, longest = x.shape[1], table.shape[0]
@@ -83,38 +91,12 @@ def tensor(x):
 # notebooks/attention_jax.ipynb
 
 
-def full_mask(mask, q, k, is_causal):
-    """The mask to use, or None: the given one and, if asked for, the causal one."""
-    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
-        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a boolean mask of {what}")
-    if not is_causal:
-        return mask
-    n, n_keys = q.shape[-2], k.shape[-2]
-    if n != n_keys:
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    past = jnp.tri(n, n_keys, dtype=bool)  # q k: the lower triangle
-    return past if mask is None else past & mask
-
-
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return jax.nn.softmax(scores, axis=-1)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
-
-
-def attention(q, k, v, mask=None, *, is_causal=False):
-    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
-
-    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
-    look. Hidden keys and values must be finite: 0 · NaN is NaN.
-    """
-    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
-    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
-    return weights @ v, weights
 
 
 UNIFORM = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
@@ -136,23 +118,27 @@ def split_heads(x, d):
     return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
-class MultiHeadAttention(nnx.Module):
-    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    n = check_causal(q, k)  # as many keys as queries
+    past = jnp.tri(n, dtype=bool)  # q k: the lower triangle
+    return past if mask is None else past & mask
 
-    def __init__(self, m, n_heads, *, rngs):
-        if m % n_heads:
-            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
-        self.n_heads = n_heads
-        self.qkv = dense(m, 3 * m, rngs=rngs)
-        self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x):
-        """Queries, keys and values of every head: each ``b h s d``."""
-        d = x.shape[-1] // self.n_heads
-        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+def attention(q, k, v, mask=None, *, is_causal=False):  # new
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
 
-    def __call__(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))  # new
+    return weights @ v, weights
 
 
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
@@ -171,12 +157,30 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
 
 def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
     """Output of a layer, and its weights if they are asked for, else None."""
-    if return_weights:
-        values, weights = attention(q, k, v, mask, is_causal=is_causal)
-    else:
+    if not return_weights:
         values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        weights = None
+        return layer.out(merge_heads(values)), None
+    values, weights = attention(q, k, v, mask, is_causal=is_causal)
     return layer.out(merge_heads(values)), weights
+
+
+class MultiHeadAttention(nnx.Module):
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+
+    def __init__(self, m, n_heads, *, rngs):
+        if m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m, rngs=rngs)
+        self.out = dense(m, m, rngs=rngs)
+
+    def project(self, x):
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+
+    def __call__(self, x, mask=None, **options):  # new: those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # --------------------------------------------------------------------------------------
@@ -299,15 +303,15 @@ class LearnedPositions(nnx.Module):
 
 
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+    """Rotate pairs of features; row 0 has position ``offset``: ``... s d``.
 
     Source: Su et al. 2021, sec. 3.4.2.
     """
     s, d = x.shape[-2:]
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
-    i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
-    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
+    positions = offset + jnp.arange(s)
+    angle = positions[:, None] * 10000.0 ** (-jnp.arange(0, d, 2) / d)  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = [even * cos - odd * sin, even * sin + odd * cos]
