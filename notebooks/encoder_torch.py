@@ -25,13 +25,10 @@
 # twice: first for Anna's brother, then for Ben. One attention layer looks only once, so
 # a search that needs the result of another needs a second layer.
 #
-# But attention alone is not enough. It averages, so something else has to compute: the
-# *feed-forward net*. Averaging again and again makes all words alike: *residual
-# connections* work against it. They in turn make the numbers grow from layer to layer:
-# *norms* keep them on one scale.
-#
-# These are the parts of the **encoder** of [Vaswani et al.
-# 2017](https://arxiv.org/abs/1706.03762). We build them one by one.
+# But attention only averages, so something else has to compute: the *feed-forward net*.
+# Averaging again and again makes all words alike: *residual connections* work against
+# it. They in turn make the numbers grow: *norms* keep them on one scale. These are the
+# parts of the **encoder** of [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762).
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX: [encoder_jax](encoder_jax.ipynb).
@@ -191,7 +188,8 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown] tags=["torch"]
-# The block passes `options`, such as `return_weights=True`, on to its attention layer.
+# The block passes `options` on to its attention layer, which returns its weights only
+# if it gets `return_weights=True`.
 
 
 # %% tags=["torch"]
@@ -366,9 +364,31 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# So without residual connections, all positions soon have nearly the same output, and
-# almost no gradient reaches their differences. With them the positions still become
-# alike, only slowly, as each branch adds something similar to all of them.
+# So without residual connections, all positions soon have nearly the same output. With
+# them the positions still become alike, only slowly, as each branch adds something
+# similar to all of them. And almost no gradient reaches their differences, so training
+# could hardly bring them back. You see it if you change the input of one position a
+# little: how much does its output then move away from the others?
+
+# %% tags=["shared", "experiment"]
+# Experiment: how far a small change at one position sets its output apart
+nudge = np.zeros_like(x)
+nudge[:, 0] = 0.1 * np.random.default_rng(3).normal(size=(b, m))
+apart = {}
+for name, step in steps.items():
+    y, z = tensor(x), tensor(x + nudge)
+    for block in blocks[:2]:
+        y, z = step(block, y), step(block, z)
+    change = as_numpy(z) - as_numpy(y)  # b s m
+    change -= change.mean(axis=1, keepdims=True)  # what it shares with the others
+    apart[name] = np.linalg.norm(change[:, 0]) / np.linalg.norm(nudge)
+
+# %% tags=["shared", "say"]
+say(
+    "After two blocks, a change of 1 at the input sets the output apart by "
+    f"{apart['with residuals']:.2f} with residual connections, and by "
+    f"**{apart['without residuals']:.3f}** without them; each block makes it less."
+)
 
 # %% tags=["shared", "check"]
 # Checked: without residual connections positions and maps become uniform, with them not
@@ -378,6 +398,7 @@ np.testing.assert_allclose(maps["without residuals"][3:], 1 / 16, atol=0.001)
 distinct = np.array(alike["with residuals"])
 assert distinct[2] < 0.1 and distinct[-1] > 0.2 and (np.diff(distinct) > 0).all()
 assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
+assert apart["with residuals"] > 20 * apart["without residuals"]
 
 # %% [markdown] tags=["shared"]
 # Step through the layers of the attention maps: once all positions are equal, each of
@@ -396,9 +417,10 @@ viewer.attention(
 # faster, and the softmax gives more and more of the weight to one key. (Equal weights
 # would be one sixteenth.)
 #
-# **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents
-# this; training also becomes faster, and is regularised a little. It brings the
-# features of each position to mean 0 and variance 1, then scales and shifts them:
+# **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents this.
+# (Its authors also report faster training, and it is said to regularise a little; we
+# test neither here.) It brings the features of each position to mean 0 and variance 1,
+# then scales and shifts them:
 #
 # $$\mathrm{LayerNorm}(x) =
 # \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
@@ -487,8 +509,82 @@ assert largest.max() < 0.2
 drawing("pre-norm-block")
 
 # %% [markdown] tags=["shared"]
-# Later chapters use this block with options, marked as new: `norm_first`; `dropout`, on
-# the output of each branch as well; `activation`; and another class of `attention`.
+# In code, the parts stay, and only the order changes:
+
+
+# %% tags=["torch"]
+class PreNormBlock(EncoderBlock):
+    """The same parts, but each norm comes first in its branch."""
+
+    def forward(self, x, mask=None, **options):
+        values, weights = self.attention(self.norm1(x), mask, **options)
+        x = x + values
+        return x + self.ffn(self.norm2(x)), weights
+
+
+# %% [markdown] tags=["shared"]
+# ## The encoder is a stack of blocks
+#
+# The encoder is then only a loop, which hands the mask to every block. It also collects
+# the attention weights of all blocks, the *maps*. (With pre-norm it ends with one more
+# norm, which scales the sum.)
+
+# %% [markdown] tags=["torch"]
+# PyTorch does not register layers in a plain Python list, and gives no warning: their
+# parameters would not be trained. `nn.ModuleList` is a list whose layers are found.
+
+
+# %% tags=["torch"]
+class Encoder(nn.Module):
+    """A stack of blocks: ``b s m -> b s m``, and its maps ``l b h s s``."""
+
+    def __init__(self, n_blocks, m, n_heads, f):
+        super().__init__()
+        blocks = [EncoderBlock(m, n_heads, f) for _ in range(n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x, mask=None):
+        maps = []
+        for block in self.blocks:
+            x, weights = block(x, mask, return_weights=True)  # b s m, b h s s
+            maps.append(weights)
+        return x, torch.stack(maps)
+
+
+# %% tags=["torch"]
+torch.manual_seed(0)
+encoder = Encoder(2, m, n_heads, f).to(device)
+
+# %% tags=["shared"]
+lengths = np.array([16, 16, 11, 5])  # of the four sequences; the rest is padding
+real = np.arange(s) < lengths[:, None]  # b s
+mask = tensor(real[:, None, None])  # b 1 1 k
+out, maps = encoder(tensor(x), mask)
+out.shape, maps.shape  # b s m, l b h s s
+
+# %% tags=["shared", "check"]
+# Checked: both blocks get the mask, and the encoder is one block after the other
+assert not as_numpy(maps)[:, ~real.all(axis=1), :, :, -5:].any()
+y = tensor(x)
+for block in encoder.blocks:
+    y, _ = block(y, mask)
+np.testing.assert_allclose(as_numpy(y), as_numpy(out), atol=1e-5)
+
+# %% [markdown] tags=["shared"]
+# **In your own code** copy block and encoder from the next extra: they have dropout and
+# an option for pre-norm. Take 2 to 6 blocks for data of your own, heads of 64 features,
+# $f = 4m$ and dropout 0.1; the encoder of 2017 had 6 blocks,
+# [BERT](https://arxiv.org/abs/1810.04805) 12, with far more text than most of us have.
+# For a new model, try pre-norm, RMS norm, and
+# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
+# hidden features.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The block and the encoder with options
+#
+# Later chapters import this block. Its options are marked as new: `norm_first`;
+# `dropout`, on the output of each branch as well; `activation`; and another class of
+# `attention`.
 
 
 # %% tags=["torch", "export"]
@@ -525,15 +621,8 @@ class EncoderBlock(nn.Module):
 
 
 # %% [markdown] tags=["shared"]
-# ## The encoder is a stack of blocks
-#
-# The encoder is then only a loop, which hands the mask to every block. On demand it
-# also collects the attention weights of all blocks, the *maps*. With pre-norm it ends
-# with one more norm, which scales the sum.
-
-# %% [markdown] tags=["torch"]
-# PyTorch does not register layers in a plain Python list, and gives no warning: their
-# parameters would not be trained. `nn.ModuleList` is a list whose layers are found.
+# The encoder passes them on, and collects the maps only on demand. With pre-norm it
+# ends with the norm that scales the sum:
 
 
 # %% tags=["torch", "export"]
@@ -585,29 +674,15 @@ def attention_maps(model, x, mask=None):
 torch.manual_seed(0)
 encoder = Encoder(2, m, n_heads, f, dropout=0.2).to(device)
 
-# %% tags=["shared"]
-lengths = np.array([16, 16, 11, 5])  # of the four sequences; the rest is padding
-real = np.arange(s) < lengths[:, None]  # b s
-out, maps = attention_maps(encoder, tensor(x), tensor(real[:, None, None]))  # b 1 1 k
-out.shape, maps.shape  # b s m, l b h s s
-
 # %% tags=["shared", "check"]
 # Checked: dropout is on in training, scales what it keeps, and is off in the maps
 first_out, second_out = as_numpy(encoder(tensor(x))), as_numpy(encoder(tensor(x)))
 assert np.abs(first_out - second_out).max() > 0.7
 dropped = as_numpy(encoder.blocks[0].dropout(tensor(np.ones(1000))))
 np.testing.assert_allclose(np.unique(dropped), [0, 1 / (1 - 0.2)])
-again, _ = attention_maps(encoder, tensor(x), tensor(real[:, None, None]))
+out, maps = attention_maps(encoder, tensor(x), mask)
+again, _ = attention_maps(encoder, tensor(x), mask)
 np.testing.assert_array_equal(as_numpy(again), as_numpy(out))
-assert not as_numpy(maps)[:, ~real.all(axis=1), :, :, -5:].any()  # in both layers
-
-# %% [markdown] tags=["shared"]
-# **In your own code** take 2 to 6 blocks for data of your own, heads of 64 features,
-# $f = 4m$ and dropout 0.1; the encoder of 2017 had 6 blocks,
-# [BERT](https://arxiv.org/abs/1810.04805) 12, with far more text than most of us have.
-# For a new model, try pre-norm, RMS norm, and
-# [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
-# hidden features.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Smaller initial weights instead of norms

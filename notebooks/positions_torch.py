@@ -25,6 +25,9 @@
 # encoder block cannot tell the two sentences apart. So the model must be told where
 # each word is. How we do that decides whether the model also works on texts that are
 # longer than those it was trained on.
+#
+# The first half of the page is about positions, the second builds the whole model and
+# hides the padding. Between the two is a good place to stop.
 
 # %% [markdown] tags=["torch"]
 # This page uses **PyTorch**. The same page in JAX:
@@ -64,7 +67,7 @@ from helpers.torch.encoder import Encoder, attention_maps
 plots.use_style()
 
 # %% [markdown] tags=["shared"]
-# ## Without positions the order is lost
+# ## First half: without positions the order is lost
 #
 # Attention ignores order, as its chapter shows, and the feed-forward net treats each
 # position alone. So a whole stack of blocks ignores order, too. We send both sentences
@@ -96,14 +99,18 @@ assert np.abs(dog_bites[0] - dog_bites[2]).max() > 1.5
 # The remedy of 2017 adds to each word a vector that depends on its position, the
 # **positional encoding**. Its features come in pairs, and each pair is the hand of a
 # clock: fast hands tell neighbours apart, slow ones tell the beginning from the end.
+
+# %% mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}} tags=["shared", "figure"]
+drawing("clocks")
+
+# %% [markdown] tags=["shared"]
+# From each position to the next, the hand of pair $j$ turns by the angle $\omega_j$.
+# The pair holds the sine and the cosine of where it stands. With $m$ features,
 #
 # $$\begin{aligned}
 # PE_{pos,\,2j} &= \sin(\omega_j\, pos), \qquad \omega_j = 10000^{-2j/m} \\
 # PE_{pos,\,2j+1} &= \cos(\omega_j\, pos)
 # \end{aligned}$$
-#
-# At position $pos$, the hand of pair $j$ has turned by $\omega_j\, pos$; $m$ is the
-# number of features.
 
 # %% [markdown] tags=["torch"]
 # A large angle has few digits left in float32; so the table is computed in `float64`,
@@ -126,14 +133,6 @@ def sinusoidal_positions(length, m):
 m, length = 48, 96
 codes = as_numpy(sinusoidal_positions(length, m))  # s m
 omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2, one per pair
-
-# %% mystnb={"image": {"alt": "Three rows of six clocks for the positions 0 to 5. All hands start at the top. In the first row the hand goes nearly once around, in the second it comes to a quarter turn, in the third it has hardly left the top."}} tags=["shared", "figure"]
-drawing("clocks")
-
-# %% mystnb={"image": {"alt": "Waves of four features over the positions 0 to 95. Features 0 and 1, a sine and a cosine, go up and down about fifteen times; features 6 and 7 about five times."}} tags=["shared", "figure"]
-places, title = np.arange(length), "the sine and the cosine of two pairs"
-waves = {f"feature {i}": (places, codes[:, i]) for i in (0, 1, 6, 7)}
-plots.curves({title: waves}, x="position", y="code", size=(7.2, 2.4))
 
 # %% mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}} tags=["shared", "figure"]
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
@@ -244,7 +243,7 @@ class LearnedPositions(nn.Module):
 
 # %% tags=["torch", "export"]
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+    """Rotate pairs of features; row 0 has position ``offset``: ``... s d``.
 
     Source: Su et al. 2021, sec. 3.4.2.
     """
@@ -271,12 +270,6 @@ added_code = as_numpy(sinusoidal_positions(16, 8))  # s d
 added = (q + added_code) @ (k + added_code).T  # s s
 rotated = as_numpy(rotary(tensor(q))) @ as_numpy(rotary(tensor(k))).T  # s s
 
-
-def spread(scores):
-    """Largest difference between two scores of the same distance."""
-    return max(np.ptp(np.diagonal(scores, distance)) for distance in range(-15, 16))
-
-
 # %% mystnb={"image": {"alt": "Two heat maps of scores, 16 queries by 16 keys. Left, with added codes, the colours change along every diagonal. Right, with rotary positions, every diagonal has one colour."}} tags=["shared", "figure"]
 high = max(np.abs(added).max(), np.abs(rotated).max())
 plots.heatmaps(
@@ -291,24 +284,26 @@ plots.heatmaps(
 )
 
 # %% tags=["shared", "say"]
+spread = max(np.ptp(np.diagonal(added, t)) for t in range(-15, 16))
 say(
     "Along a diagonal the distance is the same. With added codes the scores of one "
-    f"distance differ by up to {spread(added):.1f}. With rotary positions they are "
-    "equal up to rounding."
+    f"distance differ by up to {spread:.1f}; with rotary positions, by rounding only."
 )
 
 # %% tags=["shared", "check"]
 # Checked: with rotary positions the score depends only on the distance
-assert spread(rotated) < 1e-4
-assert spread(added) > 6
+assert spread > 6
+for distance in range(-15, 16):
+    assert np.ptp(np.diagonal(rotated, distance)) < 1e-4
 np.testing.assert_allclose(rotated[0, 0], query @ key, atol=1e-5)
+later = as_numpy(rotary(tensor(q), 100)) @ as_numpy(rotary(tensor(k), 100)).T
+np.testing.assert_allclose(later, rotated, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
-# Many current models have rotary positions, for example
-# [LLaMA](https://arxiv.org/abs/2302.13971). ([ALiBi](https://arxiv.org/abs/2108.12409)
-# subtracts a multiple of the distance from each score instead.) In our attention layer,
-# only the method `project` changes. (`offset` is for texts that grow, in the chapter on
-# the decoder.)
+# With `offset=100` the words stand 100 places later, and no score changes. Many current
+# models have rotary positions, for example [LLaMA](https://arxiv.org/abs/2302.13971).
+# ([ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
+# each score instead.) In our attention layer, only the method `project` changes:
 
 
 # %% tags=["torch", "export"]
@@ -327,10 +322,11 @@ class RotaryAttention(MultiHeadAttention):
 # 103? At which of the distances 0 to 6 is the score smallest?
 
 # %% tags=["shared", "answer"]
-hands = as_numpy(rotary(tensor(np.tile([1.0, 0.0], (106, 1)))))  # s d
-near_score, far_score = hands[5] @ hands[3], hands[105] @ hands[103]
+ones = tensor(np.tile([1.0, 0.0], (7, 1)))
+hands, later = as_numpy(rotary(ones)), as_numpy(rotary(ones, offset=100))  # s d
+near_score, far_score = hands[5] @ hands[3], later[5] @ later[3]
 np.testing.assert_allclose([near_score, far_score], np.cos(2), atol=1e-4)
-assert (hands[0] @ hands[:7].T).argmin() == 3
+assert (hands[0] @ hands.T).argmin() == 3
 say(
     f"Both scores are $\\cos 2$: {near_score:.2f} and {far_score:.2f}. In general the "
     "score is the cosine of the distance. From 0 to 6 it is smallest at 3, the whole "
@@ -339,11 +335,15 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## The predictor maps each element to an output
+# **In your own code** take rotary positions for text, as most new models do, a learned
+# table for pictures of one size, and no positions for sets.
+
+# %% [markdown] tags=["shared"]
+# ## Second half: the predictor gives each element an output
 #
-# Now we can build a whole model; only its two ends are missing. At the front, words
-# must become vectors. The **id** of a token is its number in a fixed *vocabulary*, and
-# an **embedding** is a table with one row of $m$ learned numbers for each id:
+# A model needs two ends around the encoder. At the front, words must become vectors.
+# The **id** of a token is its number in a fixed *vocabulary*, and an **embedding** is a
+# table with one row of $m$ learned numbers for each id:
 
 # %% tags=["torch"]
 vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
@@ -360,6 +360,7 @@ rows.round(1)
 # row has $m$ numbers. So a linear layer can be an embedding, and it takes other
 # features, too, such as those of pictures. (Training brings the rows of words that are
 # used alike close together, [Mikolov et al. 2013](https://arxiv.org/abs/1301.3781).)
+#
 # Our model, the `Predictor`, has five stages:
 #
 # 1. `embed` brings each element of the input to size $m$: ids or features.
@@ -367,18 +368,16 @@ rows.round(1)
 # 3. `encoder` lets the elements exchange information.
 # 4. `hidden`, with a norm and a ReLU, computes with each vector alone.
 # 5. `output` turns it into what is asked for, such as the scores of $c$ classes.
-#
-# In the code, `# 1` to `# 5` mark these stages.
 
 # %% mystnb={"image": {"alt": "The predictor as a flow from top to bottom: embed, positions, which add a code to each element, the encoder with its stack of blocks, where a mask enters and maps come out, then hidden, hidden_norm, relu and output."}} tags=["shared", "figure"]
 drawing("predictor")
 
 # %% [markdown] tags=["shared"]
-# After stage 3 we may want one vector for the whole sequence: the mean over its
-# elements, or the first one, if every sequence begins with the same **class token**
-# (BERT's `[CLS]`), which only collects. Sequences of a batch differ in length, so the
-# shorter ones are padded; `real`, `b s`, is False at the padding. No element may look
-# at it, and no mean may count it:
+# Sequences of a batch differ in length, so the shorter ones are padded; `real`, `b s`,
+# is False at the padding. `visible` makes a mask of it, so that no element looks there.
+# And if we want one vector for a sequence, `pooled` takes, after stage 3, the mean of
+# its real elements, or the first one, if every sequence begins with the same **class
+# token** (BERT's `[CLS]`), which only collects:
 
 
 # %% tags=["torch", "export"]
@@ -392,11 +391,18 @@ def visible(mask, real):
 
 def pooled(x, real, pool):
     """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool not in (None, "mean", "first"):
+        raise ValueError(f"expected pool None, 'mean' or 'first', got {pool!r}")
     if pool == "mean":
         real = torch.ones_like(x[..., 0]) if real is None else real
         return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True)
     return x[:, 0] if pool == "first" else x
 
+
+# %% [markdown] tags=["torch"]
+# Now the model. In `forward`, `# 1` to `# 5` mark the stages. `**options` are the
+# encoder's: `n_blocks`, `n_heads` and `f`, and, if you like, `dropout`, `activation`
+# and `norm_first`.
 
 # %% tags=["torch", "export"]
 POSITIONS = {  # the codes that are added, and the attention of every block
@@ -420,29 +426,31 @@ class Predictor(nn.Module):
         pool=None,  # or "mean", "first"
         positions="sinusoidal",
         max_length=512,
-        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+        **options,  # of the encoder: n_blocks, n_heads, f
     ):
         super().__init__()
         added, attention = POSITIONS[positions]
-        self.pool = pool
-        self.embed = nn.Embedding(n_inputs, m) if ids else dense(n_inputs, m)  # 1
-        self.positions = added(m, max_length) if added else nn.Identity()  # 2
-        self.encoder = Encoder(m=m, attention=attention, **options)  # 3
-        self.hidden, self.hidden_norm = dense(m, m), nn.LayerNorm(m)  # 4
+        self.ids, self.pool = ids, pool
+        self.embed = nn.Embedding(n_inputs, m) if ids else dense(n_inputs, m)
+        self.positions = added(m, max_length) if added else nn.Identity()
+        self.encoder = Encoder(m=m, attention=attention, **options)
+        self.hidden, self.hidden_norm = dense(m, m), nn.LayerNorm(m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
-        self.output = dense(m, n_outputs)  # 5
+        self.output = dense(m, n_outputs)
 
     def forward(self, x, mask=None, *, real=None, return_maps=False):
-        ids = isinstance(self.embed, nn.Embedding)
-        x = self.positions(self.embed(x if ids else x.to(self.embed.weight.dtype)))
-        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # b s m
+        x = self.embed(x if self.ids else x.to(self.embed.weight.dtype))  # 1: b s m
+        x = self.positions(x)  # 2
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # 3
         x, maps = out if return_maps else (out, None)
-        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
-        x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))
+        x = self.hidden(pooled(x, real, self.pool))  # 4: b s m, or b m
+        x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))  # 5
         return (x, maps) if return_maps else x
 
 
 # %% [markdown] tags=["shared"]
+# ## One class serves words, sentences and signals
+#
 # Three models for three kinds of data, with random weights. The first gives three
 # scores for each word, the second two for each sentence; the third takes signals of
 # four channels.
@@ -456,10 +464,10 @@ of_signals = Predictor(4, n_outputs=2, pool="mean", **sizes).to(device)
 
 # %% tags=["shared"]
 pair = tensor(np.array([[3, 1, 3], [4, 2, 0]]))  # b s: "step by step", "the night"
-real = tensor(np.array([[True, True, True], [True, True, False]]))  # b s
+is_real = tensor(np.array([[True, True, True], [True, True, False]]))  # b s
 frames = tensor(np.random.default_rng(0).normal(size=(2, 9, 4)))  # b s i
-print("for each word:    ", of_words(pair, real=real).shape)
-print("for each sentence:", of_sentences(pair, real=real).shape)
+print("for each word:    ", of_words(pair, real=is_real).shape)
+print("for each sentence:", of_sentences(pair, real=is_real).shape)
 print("for each signal:  ", of_signals(frames).shape)
 
 # %% [markdown] tags=["shared"]
@@ -521,8 +529,8 @@ def forgetful(encoder, x, mask):
 
 
 # %% tags=["shared"]
-out, _ = attention_maps(encoder, tensor(x), tensor(mask))
-out_garbage, _ = attention_maps(encoder, tensor(garbage), tensor(mask))
+out = encoder(tensor(x), tensor(mask))
+out_garbage = encoder(tensor(garbage), tensor(mask))
 leak = forgetful(encoder, tensor(x), tensor(mask))
 leak_garbage = forgetful(encoder, tensor(garbage), tensor(mask))
 
@@ -538,6 +546,11 @@ say(
 # Checked: padding changes no bit of the real outputs, unless a layer forgets the mask
 np.testing.assert_array_equal(as_numpy(out_garbage)[real], as_numpy(out)[real])
 assert leaked > 0.03
+answers = []
+for last in (0, 1):  # the token in the padding of "the night"
+    padded = tensor(np.array([[3, 1, 3], [4, 2, last]]))
+    answers.append(as_numpy(of_sentences(padded, real=is_real)))
+np.testing.assert_array_equal(*answers)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** Now only the *last* layer gets the mask. Does the
@@ -563,11 +576,12 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **In your own code** take rotary positions for text, as most new models do, a learned
-# table for pictures of one size, and no positions for sets.
+# **In your own code** give the `Predictor` ids for text and features for everything
+# else, `pool="mean"` if you want one answer for a sequence, and `real` whenever
+# sequences are padded.
 
 # %% [markdown] tags=["shared"]
-# ## Extra: At new positions, only rotary positions work here
+# ## Extra: On a task about distance, only rotary positions reach new places
 #
 # Which of the three kinds of positions should the model get? [Vaswani et al.
 # 2017](https://arxiv.org/abs/1706.03762) hoped that sinusoids would work beyond the
@@ -653,9 +667,9 @@ say(table(["accuracy", *models], *lines) + "\n\n" + guess)
 # positions, this step is built in: it is the same rotation everywhere.
 #
 # But this is one block, one task and one seed of each kind. And even here, rotary
-# positions have a weak point: positions 0, 1 and 2 must look nearer than three places
-# back. Position 0, which must look at itself, had 15 keys on its right in training, and
-# now has 31.
+# positions have a weak point, the first places, which have nothing three places before
+# them. Position 0 must look at itself; in training it had 15 keys on its right to look
+# past, and now it has 31.
 
 # %% tags=["shared", "say"]
 say(
@@ -684,8 +698,15 @@ assert np.abs(after[:16] - before[:16]).max(axis=1).min() > 0.15
 # %% [markdown] tags=["shared"]
 # ## Extra: The slow hands say little about short texts
 #
-# Would another base than 10000 suit short texts? You can measure it.
-#
+# The slower a pair, the longer its waves. Would another base than 10000 suit short
+# texts? You can measure it.
+
+# %% mystnb={"image": {"alt": "Waves of four features over the positions 0 to 95. Features 0 and 1, a sine and a cosine, go up and down about fifteen times; features 6 and 7 about five times."}} tags=["shared", "figure"]
+places, title = np.arange(len(codes)), "the sine and the cosine of two pairs"
+waves = {f"feature {i}": (places, codes[:, i]) for i in (0, 1, 6, 7)}
+plots.curves({title: waves}, x="position", y="code", size=(7.2, 2.4))
+
+# %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** In the heat map, the last 14 of the 48 features
 # hardly change. Are they wasted? Measure how far apart the closest two codes are with
 # all features, without the last 14, with those 14 alone, and with a base below 10000.
@@ -888,8 +909,8 @@ assert check("positions.rotary", my_rotary)
 # * Without positions an encoder ignores order.
 # * Sinusoidal and learned codes are added to the input; rotary positions turn queries
 #   and keys, so that the score depends only on the distance.
-# * The predictor is embedding, positions, encoder and a small net. It takes ids or
-#   features, and gives one output for each element, or one for the sequence.
+# * The predictor is embedding, positions, encoder and a small net, with one output for
+#   each element, or one for the sequence.
 # * A padding mask hides keys, in every layer.
 
 # %% [markdown] tags=["torch"]

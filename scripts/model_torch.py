@@ -58,6 +58,14 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: who would see whom otherwise?"""
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
 def check_length(x, table):
     """Raise an error if a sequence is longer than the table of positions."""
     s, longest = x.shape[1], table.shape[0]
@@ -82,39 +90,12 @@ def tensor(x):
 # ---- notebooks/attention_torch.ipynb ----
 
 
-def full_mask(mask, q, k, is_causal):
-    """The mask to use, or None: the given one and, if asked for, the causal one."""
-    mask = None if mask is None else torch.as_tensor(mask, device=q.device)
-    if mask is not None and not (mask.dtype == torch.bool and mask.ndim in (2, q.ndim)):
-        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a boolean mask of {what}")
-    if not is_causal:
-        return mask
-    n, n_keys = q.shape[-2], k.shape[-2]
-    if n != n_keys:
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    past = torch.ones(n, n_keys, dtype=torch.bool, device=q.device).tril()  # q k
-    return past if mask is None else past & mask
-
-
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
-
-
-def attention(q, k, v, mask=None, *, is_causal=False):
-    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
-
-    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
-    look. Hidden keys and values must be finite: 0 · NaN is NaN.
-    """
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
-    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
-    return weights @ v, weights
 
 
 def dense(n_in, n_out):
@@ -135,6 +116,50 @@ def split_heads(x, d):
     return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    mask = None if mask is None else torch.as_tensor(mask, device=q.device)
+    if mask is not None and not (mask.dtype == torch.bool and mask.ndim in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    n = check_causal(q, k)  # as many keys as queries
+    past = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()  # q k
+    return past if mask is None else past & mask
+
+
+def attention(q, k, v, mask=None, *, is_causal=False):  # new
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
+
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))  # new
+    return weights @ v, weights
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
+    function = nn.functional.scaled_dot_product_attention
+    if mask is None and (not is_causal or q.shape[2] == k.shape[2]):
+        return function(q, k, v, is_causal=is_causal)
+    mask = full_mask(mask, q, k, is_causal)
+    seen = mask.any(dim=-1, keepdim=True)
+    out = function(q, k, v, mask | ~seen)  # a row that hides all would be NaN
+    return torch.where(seen, out, 0)
+
+
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if not return_weights:
+        values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        return layer.out(merge_heads(values)), None
+    values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    return layer.out(merge_heads(values)), weights
+
+
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
@@ -151,29 +176,8 @@ class MultiHeadAttention(nn.Module):
         d = x.shape[-1] // self.n_heads
         return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
 
-    def forward(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)
-
-
-def fused_attention(q, k, v, mask=None, *, is_causal=False):
-    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
-    function = nn.functional.scaled_dot_product_attention
-    if mask is None and (not is_causal or q.shape[2] == k.shape[2]):
-        return function(q, k, v, is_causal=is_causal)
-    mask = full_mask(mask, q, k, is_causal)
-    seen = mask.any(dim=-1, keepdim=True)
-    out = function(q, k, v, mask | ~seen)  # a row that hides all would be NaN
-    return torch.where(seen, out, 0)
-
-
-def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
-    """Output of a layer, and its weights if they are asked for, else None."""
-    if return_weights:
-        values, weights = attention(q, k, v, mask, is_causal=is_causal)
-    else:
-        values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        weights = None
-    return layer.out(merge_heads(values)), weights
+    def forward(self, x, mask=None, **options):  # new: those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # ---- notebooks/encoder_torch.ipynb ----
@@ -300,7 +304,7 @@ class LearnedPositions(nn.Module):
 
 
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+    """Rotate pairs of features; row 0 has position ``offset``: ``... s d``.
 
     Source: Su et al. 2021, sec. 3.4.2.
     """

@@ -83,10 +83,11 @@ def check_room(cache, n):
 
 
 def check_causal(q, k):
-    """Raise an error unless there are as many queries as keys: who would see whom?"""
+    """The number of queries, which is that of the keys: who would see whom otherwise?"""
     if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
         what = "as many queries as keys under a causal mask"
         raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
 
 
 def check_length(x, table):

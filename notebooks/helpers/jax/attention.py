@@ -6,25 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from helpers.data import checks
+
 __all__ = (
     "CrossAttention MultiHeadAttention UNIFORM attend attention dense "
     "full_mask fused_attention masked_softmax merge_heads split_heads"
 ).split()
-
-
-def full_mask(mask, q, k, is_causal):
-    """The mask to use, or None: the given one and, if asked for, the causal one."""
-    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
-        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a boolean mask of {what}")
-    if not is_causal:
-        return mask
-    n, n_keys = q.shape[-2], k.shape[-2]
-    if n != n_keys:
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    past = jnp.tri(n, n_keys, dtype=bool)  # q k: the lower triangle
-    return past if mask is None else past & mask
 
 
 def masked_softmax(scores, mask=None):
@@ -33,17 +20,6 @@ def masked_softmax(scores, mask=None):
         return jax.nn.softmax(scores, axis=-1)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
-
-
-def attention(q, k, v, mask=None, *, is_causal=False):
-    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
-
-    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
-    look. Hidden keys and values must be finite: 0 · NaN is NaN.
-    """
-    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
-    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
-    return weights @ v, weights
 
 
 # One object for all layers: models of the same sizes are then compiled only once.
@@ -66,23 +42,27 @@ def split_heads(x, d):
     return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
-class MultiHeadAttention(nnx.Module):
-    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    n = checks.check_causal(q, k)  # as many keys as queries
+    past = jnp.tri(n, dtype=bool)  # q k: the lower triangle
+    return past if mask is None else past & mask
 
-    def __init__(self, m, n_heads, *, rngs):
-        if m % n_heads:
-            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
-        self.n_heads = n_heads
-        self.qkv = dense(m, 3 * m, rngs=rngs)
-        self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x):
-        """Queries, keys and values of every head: each ``b h s d``."""
-        d = x.shape[-1] // self.n_heads
-        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+def attention(q, k, v, mask=None, *, is_causal=False):  # new
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
 
-    def __call__(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))  # new
+    return weights @ v, weights
 
 
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
@@ -101,12 +81,30 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
 
 def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
     """Output of a layer, and its weights if they are asked for, else None."""
-    if return_weights:
-        values, weights = attention(q, k, v, mask, is_causal=is_causal)
-    else:
+    if not return_weights:
         values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        weights = None
+        return layer.out(merge_heads(values)), None
+    values, weights = attention(q, k, v, mask, is_causal=is_causal)
     return layer.out(merge_heads(values)), weights
+
+
+class MultiHeadAttention(nnx.Module):
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+
+    def __init__(self, m, n_heads, *, rngs):
+        if m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m, rngs=rngs)
+        self.out = dense(m, m, rngs=rngs)
+
+    def project(self, x):
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+
+    def __call__(self, x, mask=None, **options):  # new: those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 class CrossAttention(nnx.Module):
@@ -124,9 +122,8 @@ class CrossAttention(nnx.Module):
     def keys_values(self, context):
         """Of every head: ``b k m``, each to ``b h k d``."""
         d = context.shape[-1] // self.n_heads
-        return [
-            split_heads(part, d) for part in jnp.split(self.kv(context), 2, axis=-1)
-        ]
+        parts = jnp.split(self.kv(context), 2, axis=-1)
+        return [split_heads(part, d) for part in parts]
 
     def __call__(self, x, context, mask=None, **options):
         q = self.queries(x)

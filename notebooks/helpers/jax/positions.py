@@ -51,15 +51,15 @@ class LearnedPositions(nnx.Module):
 
 
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+    """Rotate pairs of features; row 0 has position ``offset``: ``... s d``.
 
     Source: Su et al. 2021, sec. 3.4.2.
     """
     s, d = x.shape[-2:]
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
-    i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
-    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
+    positions = offset + jnp.arange(s)
+    angle = positions[:, None] * 10000.0 ** (-jnp.arange(0, d, 2) / d)  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = [even * cos - odd * sin, even * sin + odd * cos]
@@ -84,6 +84,8 @@ def visible(mask, real):
 
 def pooled(x, real, pool):
     """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool not in (None, "mean", "first"):
+        raise ValueError(f"expected pool None, 'mean' or 'first', got {pool!r}")
     if pool == "mean":
         real = jnp.ones_like(x[..., 0]) if real is None else real
         return (x * real[..., None]).sum(1) / real.sum(1, keepdims=True)
@@ -112,21 +114,21 @@ class Predictor(nnx.Module):
         max_length=512,
         *,
         rngs,
-        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+        **options,  # of the encoder: n_blocks, n_heads, f
     ):
         added, attention = POSITIONS[positions]
         self.pool, embedding = pool, nnx.Embed if ids else dense
-        self.embed = embedding(n_inputs, m, rngs=rngs)  # 1
-        self.positions = added(m, max_length, rngs=rngs) if added else None  # 2
-        self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)  # 3
+        self.embed = embedding(n_inputs, m, rngs=rngs)
+        self.positions = added(m, max_length, rngs=rngs) if added else None
+        self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)
         self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
-        self.output = dense(m, n_outputs, rngs=rngs)  # 5
+        self.output = dense(m, n_outputs, rngs=rngs)
 
     def __call__(self, x, mask=None, *, real=None, return_maps=False):
-        x = self.positions(self.embed(x)) if self.positions else self.embed(x)  # b s m
-        out = self.encoder(x, visible(mask, real), return_maps=return_maps)
+        x = self.positions(self.embed(x)) if self.positions else self.embed(x)  # 1, 2
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # 3
         x, maps = out if return_maps else (out, None)
-        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
-        x = self.output(self.dropout(jax.nn.relu(self.hidden_norm(x))))
+        x = self.hidden(pooled(x, real, self.pool))  # 4: b s m, or b m
+        x = self.output(self.dropout(jax.nn.relu(self.hidden_norm(x))))  # 5
         return (x, maps) if return_maps else x

@@ -51,7 +51,7 @@ class LearnedPositions(nn.Module):
 
 
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+    """Rotate pairs of features; row 0 has position ``offset``: ``... s d``.
 
     Source: Su et al. 2021, sec. 3.4.2.
     """
@@ -85,6 +85,8 @@ def visible(mask, real):
 
 def pooled(x, real, pool):
     """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool not in (None, "mean", "first"):
+        raise ValueError(f"expected pool None, 'mean' or 'first', got {pool!r}")
     if pool == "mean":
         real = torch.ones_like(x[..., 0]) if real is None else real
         return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True)
@@ -111,23 +113,23 @@ class Predictor(nn.Module):
         pool=None,  # or "mean", "first"
         positions="sinusoidal",
         max_length=512,
-        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+        **options,  # of the encoder: n_blocks, n_heads, f
     ):
         super().__init__()
         added, attention = POSITIONS[positions]
-        self.pool = pool
-        self.embed = nn.Embedding(n_inputs, m) if ids else dense(n_inputs, m)  # 1
-        self.positions = added(m, max_length) if added else nn.Identity()  # 2
-        self.encoder = Encoder(m=m, attention=attention, **options)  # 3
-        self.hidden, self.hidden_norm = dense(m, m), nn.LayerNorm(m)  # 4
+        self.ids, self.pool = ids, pool
+        self.embed = nn.Embedding(n_inputs, m) if ids else dense(n_inputs, m)
+        self.positions = added(m, max_length) if added else nn.Identity()
+        self.encoder = Encoder(m=m, attention=attention, **options)
+        self.hidden, self.hidden_norm = dense(m, m), nn.LayerNorm(m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
-        self.output = dense(m, n_outputs)  # 5
+        self.output = dense(m, n_outputs)
 
     def forward(self, x, mask=None, *, real=None, return_maps=False):
-        ids = isinstance(self.embed, nn.Embedding)
-        x = self.positions(self.embed(x if ids else x.to(self.embed.weight.dtype)))
-        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # b s m
+        x = self.embed(x if self.ids else x.to(self.embed.weight.dtype))  # 1: b s m
+        x = self.positions(x)  # 2
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # 3
         x, maps = out if return_maps else (out, None)
-        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
-        x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))
+        x = self.hidden(pooled(x, real, self.pool))  # 4: b s m, or b m
+        x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))  # 5
         return (x, maps) if return_maps else x
