@@ -116,9 +116,8 @@ def test_pictures_are_moved_as_scipy_moves_them(side):
     images, shape = pictures(4, 7, 7, 2), (7, 7)
     angles = np.array([0.0, 0.3, -2.0, 0.1], np.float32)
     shifts = np.array([[0, 0], [1.5, -2], [0.25, 0], [3, 1]], np.float32)
-    moved = as_numpy(
-        page(side).move_pictures(*map(side.tensor, (images, angles, shifts)))
-    )
+    given = map(side.tensor, (images, angles, shifts))
+    moved = as_numpy(page(side).move_pictures(*given))
     middle = (np.array(shape) - 1) / 2
     for image, angle, shift, got in zip(images, angles, shifts, moved, strict=True):
         cos, sin = math.cos(angle), math.sin(angle)
@@ -196,32 +195,40 @@ def test_a_frozen_trunk_stays(side):
 
 
 @on_both_sides
+def test_a_net_is_fine_tuned_with_a_loader_whose_channels_come_first(side):
+    own, labels = page(side), torch.arange(8) % 2
+    photos = labels[:, None, None, None] * torch.ones(8, N, SIZE, SIZE)
+    batches = [*zip(photos.split(4), labels.split(4), strict=True)]
+    theirs = torchvision.models.VisionTransformer(SIZE, P, 1, H, M, F, num_classes=C)
+    net = theirs if side is torch_side else build_model(side, n_blocks=1)[0]
+    losses = own.fine_tune(net, batches, epochs=20, rate=1e-2)
+    logits, found = own.outputs(net, batches)
+    assert losses[-1] < losses[0] / 2 and (logits.argmax(axis=1) == found).all()
+    assert own.features(net, batches)[0].shape == (8, M)
+
+
+@on_both_sides
 def test_the_convolutional_net_ignores_even_shifts_on_an_empty_sheet(side):
     """It has the size of the page's ViT; odd shifts make other pairs in the pooling."""
     net = side.build(page(side).ConvNet, 1, 10)
     assert abs(count_parameters(net) / 39_610 - 1) < 0.05
     sheet = np.zeros((2, 32, 32, 1), np.float32)
     sheet[:, 12:20, 12:20] = pictures(2, 8, 8, 1)
-    outputs = [
-        as_numpy(net(side.tensor(np.roll(sheet, shift, axis=(1, 2)))))
-        for shift in ((0, 0), (2, -4), (1, 0))
-    ]
+    rolled = [np.roll(sheet, by, axis=(1, 2)) for by in ((0, 0), (2, -4), (1, 0))]
+    outputs = [as_numpy(net(side.tensor(x))) for x in rolled]
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-5)
     assert np.abs(outputs[2] - outputs[0]).max() > 1e-4
 
 
 def test_shifted_pictures_lose_what_crosses_the_border():
     images, moved = pictures(2, 8, 8, 1), page(torch_side).moved
-    (up, down, left, right), labels = (
-        np.split(moved(images, np.arange(2))[0], 4),
-        [0, 1],
-    )
+    up, down, left, right = np.split(moved(images, np.arange(2))[0], 4)
     np.testing.assert_array_equal(up[:, :-1], images[:, 1:])
     np.testing.assert_array_equal(down[:, 1:], images[:, :-1])
     np.testing.assert_array_equal(left[:, :, :-1], images[:, :, 1:])
     np.testing.assert_array_equal(right[:, :, 1:], images[:, :, :-1])
     assert not any(x.any() for x in (up[:, -1], down[:, 0], left[:, :, -1]))
-    assert moved(images, np.arange(2))[1].tolist() == 4 * labels
+    assert moved(images, np.arange(2))[1].tolist() == 4 * [0, 1]
 
 
 def save_photos(folder, names, n):
