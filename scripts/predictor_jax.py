@@ -81,6 +81,20 @@ def check_finite(numbers, first, arrays, place="update"):
                 raise FloatingPointError(f"{where}: {suspect(arrays)}")
 
 
+def as_columns(rows):
+    """A float64 array for each name, the loss first; a row has numbers by name."""
+    names = sorted(rows[0], key=lambda name: "loss" not in name)
+    return {name: np.array([float(row[name]) for row in rows]) for name in names}
+
+
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: who would see whom otherwise?"""
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
 def check_length(x, table):
     """Raise an error if a sequence is longer than the table of positions."""
     s, longest = x.shape[1], table.shape[0]
@@ -107,6 +121,20 @@ def draw_uniforms(settings, epoch, batches):
     """Eight numbers in [0, 1) an example, by seed and epoch: float32 ``n b 8``."""
     rng = np.random.default_rng([settings.seed, epoch, 8])
     return rng.random((*np.shape(batches)[:2], 8), dtype=np.float32)
+
+
+def batches_of(epoch, arrays, settings, tensor, batches=None, augment=None):
+    """The batches of an epoch, one after the other, as a framework's arrays.
+
+    ``batches(epoch)`` gives the rows of every update, ``n b``: without it, all in a new
+    order. ``augment(uniforms, *batch)`` changes a batch by chance: ``uniforms`` are
+    eight random numbers from 0 to 1 for each example, ``b 8``.
+    """
+    index = (batches or shuffled(settings))(epoch)  # n b
+    uniforms = draw_uniforms(settings, epoch, index)  # n b 8
+    for rows, numbers in zip(index, uniforms, strict=True):
+        batch = [tensor(x[rows]) for x in arrays]
+        yield augment(tensor(numbers), *batch) if augment else batch
 
 
 class ByCode:
@@ -180,6 +208,10 @@ class Settings:
         parts = np.array([self.schedule(step, *given) for step in steps])
         return (self.learning_rate * parts).astype(np.float32)
 
+    def seed_of(self, epoch):
+        """A seed for what an epoch draws by chance, whatever came before it."""
+        return int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+
 
 # ---- notebooks/frameworks_jax.ipynb ----
 
@@ -192,38 +224,12 @@ def tensor(x):
 # ---- notebooks/attention_jax.ipynb ----
 
 
-def full_mask(mask, q, k, is_causal):
-    """The mask to use, or None: the given one and, if asked for, the causal one."""
-    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
-        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a boolean mask of {what}")
-    if not is_causal:
-        return mask
-    n, n_keys = q.shape[-2], k.shape[-2]
-    if n != n_keys:
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    past = jnp.tri(n, n_keys, dtype=bool)  # q k: the lower triangle
-    return past if mask is None else past & mask
-
-
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return jax.nn.softmax(scores, axis=-1)
     scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0)
-
-
-def attention(q, k, v, mask=None, *, is_causal=False):
-    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
-
-    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
-    look. Hidden keys and values must be finite: 0 · NaN is NaN.
-    """
-    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
-    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
-    return weights @ v, weights
 
 
 UNIFORM = nnx.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
@@ -245,23 +251,27 @@ def split_heads(x, d):
     return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
-class MultiHeadAttention(nnx.Module):
-    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    n = check_causal(q, k)  # as many keys as queries
+    past = jnp.tri(n, dtype=bool)  # q k: the lower triangle
+    return past if mask is None else past & mask
 
-    def __init__(self, m, n_heads, *, rngs):
-        if m % n_heads:
-            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
-        self.n_heads = n_heads
-        self.qkv = dense(m, 3 * m, rngs=rngs)
-        self.out = dense(m, m, rngs=rngs)
 
-    def project(self, x):
-        """Queries, keys and values of every head: each ``b h s d``."""
-        d = x.shape[-1] // self.n_heads
-        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+def attention(q, k, v, mask=None, *, is_causal=False):  # new
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
 
-    def __call__(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)  # ... q k
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))  # new
+    return weights @ v, weights
 
 
 def fused_attention(q, k, v, mask=None, *, is_causal=False):
@@ -280,12 +290,30 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
 
 def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
     """Output of a layer, and its weights if they are asked for, else None."""
-    if return_weights:
-        values, weights = attention(q, k, v, mask, is_causal=is_causal)
-    else:
+    if not return_weights:
         values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        weights = None
+        return layer.out(merge_heads(values)), None
+    values, weights = attention(q, k, v, mask, is_causal=is_causal)
     return layer.out(merge_heads(values)), weights
+
+
+class MultiHeadAttention(nnx.Module):
+    """Attention in several heads: ``b s m -> b s m, b h s s``."""
+
+    def __init__(self, m, n_heads, *, rngs):
+        if m % n_heads:
+            raise ValueError(f"m = {m} is not divisible by n_heads = {n_heads}")
+        self.n_heads = n_heads
+        self.qkv = dense(m, 3 * m, rngs=rngs)
+        self.out = dense(m, m, rngs=rngs)
+
+    def project(self, x):
+        """Queries, keys and values of every head: each ``b h s d``."""
+        d = x.shape[-1] // self.n_heads
+        return [split_heads(part, d) for part in jnp.split(self.qkv(x), 3, axis=-1)]
+
+    def __call__(self, x, mask=None, **options):  # new: those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # ---- notebooks/encoder_jax.ipynb ----
@@ -406,15 +434,15 @@ class LearnedPositions(nnx.Module):
 
 
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+    """Rotate pairs of features; row 0 has position ``offset``: ``... s d``.
 
     Source: Su et al. 2021, sec. 3.4.2.
     """
     s, d = x.shape[-2:]
     if d % 2:
         raise ValueError(f"expected pairs of features, got d = {d}")
-    i, positions = jnp.arange(0, d, 2, dtype=jnp.float32), offset + jnp.arange(s)
-    angle = positions[:, None] * 10000.0 ** (-i / d)  # s d/2
+    positions = offset + jnp.arange(s)
+    angle = positions[:, None] * 10000.0 ** (-jnp.arange(0, d, 2) / d)  # s d/2
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     even, odd = x[..., 0::2], x[..., 1::2]  # ... s d/2
     pairs = [even * cos - odd * sin, even * sin + odd * cos]
@@ -439,6 +467,8 @@ def visible(mask, real):
 
 def pooled(x, real, pool):
     """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool not in (None, "mean", "first"):
+        raise ValueError(f"expected pool None, 'mean' or 'first', got {pool!r}")
     if pool == "mean":
         real = jnp.ones_like(x[..., 0]) if real is None else real
         return (x * real[..., None]).sum(1) / real.sum(1, keepdims=True)
@@ -467,23 +497,23 @@ class Predictor(nnx.Module):
         max_length=512,
         *,
         rngs,
-        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+        **options,  # of the encoder: n_blocks, n_heads, f
     ):
         added, attention = POSITIONS[positions]
         self.pool, embedding = pool, nnx.Embed if ids else dense
-        self.embed = embedding(n_inputs, m, rngs=rngs)  # 1
-        self.positions = added(m, max_length, rngs=rngs) if added else None  # 2
-        self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)  # 3
+        self.embed = embedding(n_inputs, m, rngs=rngs)
+        self.positions = added(m, max_length, rngs=rngs) if added else None
+        self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)
         self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
         self.dropout = nnx.Dropout(options.get("dropout", 0.0), rngs=rngs)
-        self.output = dense(m, n_outputs, rngs=rngs)  # 5
+        self.output = dense(m, n_outputs, rngs=rngs)
 
     def __call__(self, x, mask=None, *, real=None, return_maps=False):
-        x = self.positions(self.embed(x)) if self.positions else self.embed(x)  # b s m
-        out = self.encoder(x, visible(mask, real), return_maps=return_maps)
+        x = self.positions(self.embed(x)) if self.positions else self.embed(x)  # 1, 2
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # 3
         x, maps = out if return_maps else (out, None)
-        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
-        x = self.output(self.dropout(jax.nn.relu(self.hidden_norm(x))))
+        x = self.hidden(pooled(x, real, self.pool))  # 4: b s m, or b m
+        x = self.output(self.dropout(jax.nn.relu(self.hidden_norm(x))))  # 5
         return (x, maps) if return_maps else x
 
 
@@ -500,11 +530,11 @@ def make_optimizer(max_grad_norm, weight_decay):
     def times_rate(steps, state, params=None, *, rate):
         return jax.tree.map(lambda step: rate * step, steps), state
 
-    clip = optax.clip_by_global_norm(max_grad_norm)
-    adamw = optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix)
-    empty = optax.init_empty_state
-    scale = optax.GradientTransformationExtraArgs(empty, times_rate)
-    return optax.chain(clip, adamw, scale)
+    return optax.chain(  # first to last
+        optax.clip_by_global_norm(max_grad_norm),
+        optax.adamw(1.0, weight_decay=weight_decay, mask=is_matrix),
+        optax.GradientTransformationExtraArgs(optax.init_empty_state, times_rate),
+    )
 
 
 @partial(nnx.jit, static_argnums=2)
@@ -515,12 +545,6 @@ def update(model, optimizer, loss_fn, batch, rate):
     (loss, metrics), grads = gradient(model, *batch)
     optimizer.update(model, grads, rate=rate)
     return {"loss": loss, **metrics, "grad_norm": optax.tree.norm(grads)}
-
-
-def as_columns(rows):
-    """A float64 array for each name, the loss first; a row has numbers by name."""
-    names = sorted(rows[0], key=lambda name: "loss" not in name)
-    return {name: np.array([float(row[name]) for row in rows]) for name in names}
 
 
 @partial(nnx.jit, static_argnums=1)
@@ -547,15 +571,6 @@ def evaluate(model, loss_fn, data, batch_size=1000):
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
-def augmented(loss_fn, augment):
-    """The loss of a changed batch, whose first array is for ``augment``."""
-
-    def loss_of_augmented(model, uniforms, *batch):
-        return loss_fn(model, *augment(uniforms, *batch))
-
-    return loss_of_augmented
-
-
 def fit(
     model,
     loss_fn,
@@ -568,56 +583,37 @@ def fit(
     augment=None,
     wrt=nnx.Param,
 ):
-    """Train a model in place: its history, and the model with its best weights.
+    """Train a model in place, and keep its best weights; return what was measured.
 
-    Parameters
-    ----------
-    loss_fn : function ``(model, *batch) -> (loss, metrics)``
-    data, validation : tuples of NumPy arrays
-        A batch is the same rows of each. Validation data, tried after each epoch,
-        choose the weights that are kept; without them these are the last ones.
-    best : "loss", whose lowest value chooses, or a metric, whose highest does
-    batches : function from the epoch to the rows of every update, ``n b``, or shuffled
-    augment : function ``(uniforms, *batch) -> batch``
-        Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-    wrt : filter of what is trained, as in ``nnx.Optimizer``; the rest is frozen
-
-    Returns
-    -------
-    dict of str to float64 array
-        Of updates ``loss``, metrics, ``grad_norm`` before clipping, ``learning_rate``;
-        of epochs ``validation_loss``, ``validation_`` and a metric, ``seconds``.
-
-    Raises
-    ------
-    ValueError, FloatingPointError
-        Where the data do not fit; if a loss or a gradient is not finite.
+    ``data`` and ``validation`` are tuples of NumPy arrays. The best epoch is that with
+    the lowest validation loss, or the highest metric ``best``. For later chapters:
+    ``batches`` and ``augment``, see ``batches_of``, and what is trained, ``wrt``.
+    Returned are arrays by name: of updates ``loss``, metrics, ``grad_norm`` (before
+    clipping) and ``learning_rate``; of epochs ``validation_loss`` …, and ``seconds``.
     """
-    arrays, *_ = [checked(model, x) for x in (data, validation) if x]
-    batches = batches or shuffled(settings)
-    train_loss = augmented(loss_fn, augment) if augment else loss_fn
-    train_loss = ByCode(train_loss, nnx.graphdef(model))
+    arrays = checked(model, data)
+    checked(model, validation or data)
+    source = arrays, settings, tensor, batches, augment
     rates = settings.learning_rates.reshape(settings.epochs, -1)
-    model.train()  # dropout on
     adamw = make_optimizer(settings.max_grad_norm, settings.weight_decay)
     optimizer = nnx.Optimizer(model, adamw, wrt=wrt)
     step = nnx.cached_partial(update, model, optimizer)
-    updates, epochs, top, kept = [], [], None, None
+    this_loss = ByCode(loss_fn, nnx.graphdef(model))
+    model.train()  # dropout on
+    updates, epochs, top, kept = [], [], (), None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, found, index = time.perf_counter(), [], batches(epoch)
-        uniforms = draw_uniforms(settings, epoch, index)  # n b 8
-        for n, (rows, rate) in enumerate(zip(index, rates[epoch], strict=True)):
-            batch = [tensor(x[rows]) for x in arrays]
-            batch = [tensor(uniforms[n]), *batch] if augment else batch
-            found.append(step(train_loss, batch, rate) | {"learning_rate": rate})
+        start, found = time.perf_counter(), []
+        for batch, rate in zip(batches_of(epoch, *source), rates[epoch], strict=True):
+            found.append(step(this_loss, batch, rate) | {"learning_rate": rate})
         check_finite(as_columns(found), len(updates), arrays)
         updates += found
         scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            chosen = -scores["loss"] if best == "loss" else scores[best]
-            if top is None or (chosen, -scores["loss"]) > top:
-                top, kept = (chosen, -scores["loss"]), nnx.clone(model)
+            higher = scores | {"loss": -scores["loss"]}  # the higher, the better
+            rank = (higher[best], higher["loss"])  # of equal metrics, the lower loss
+            if rank > top:
+                top, kept = rank, nnx.clone(model)
         scores = {f"validation_{name}": x for name, x in scores.items()}
         epochs.append(scores | {"seconds": time.perf_counter() - start})
     if kept:

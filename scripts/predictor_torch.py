@@ -78,6 +78,20 @@ def check_finite(numbers, first, arrays, place="update"):
                 raise FloatingPointError(f"{where}: {suspect(arrays)}")
 
 
+def as_columns(rows):
+    """A float64 array for each name, the loss first; a row has numbers by name."""
+    names = sorted(rows[0], key=lambda name: "loss" not in name)
+    return {name: np.array([float(row[name]) for row in rows]) for name in names}
+
+
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: who would see whom otherwise?"""
+    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
 def check_length(x, table):
     """Raise an error if a sequence is longer than the table of positions."""
     s, longest = x.shape[1], table.shape[0]
@@ -104,6 +118,20 @@ def draw_uniforms(settings, epoch, batches):
     """Eight numbers in [0, 1) an example, by seed and epoch: float32 ``n b 8``."""
     rng = np.random.default_rng([settings.seed, epoch, 8])
     return rng.random((*np.shape(batches)[:2], 8), dtype=np.float32)
+
+
+def batches_of(epoch, arrays, settings, tensor, batches=None, augment=None):
+    """The batches of an epoch, one after the other, as a framework's arrays.
+
+    ``batches(epoch)`` gives the rows of every update, ``n b``: without it, all in a new
+    order. ``augment(uniforms, *batch)`` changes a batch by chance: ``uniforms`` are
+    eight random numbers from 0 to 1 for each example, ``b 8``.
+    """
+    index = (batches or shuffled(settings))(epoch)  # n b
+    uniforms = draw_uniforms(settings, epoch, index)  # n b 8
+    for rows, numbers in zip(index, uniforms, strict=True):
+        batch = [tensor(x[rows]) for x in arrays]
+        yield augment(tensor(numbers), *batch) if augment else batch
 
 
 def warmup_cosine(step, warmup, total):
@@ -156,6 +184,10 @@ class Settings:
         parts = np.array([self.schedule(step, *given) for step in steps])
         return (self.learning_rate * parts).astype(np.float32)
 
+    def seed_of(self, epoch):
+        """A seed for what an epoch draws by chance, whatever came before it."""
+        return int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+
 
 # ---- notebooks/frameworks_torch.ipynb ----
 
@@ -174,39 +206,12 @@ def tensor(x):
 # ---- notebooks/attention_torch.ipynb ----
 
 
-def full_mask(mask, q, k, is_causal):
-    """The mask to use, or None: the given one and, if asked for, the causal one."""
-    mask = None if mask is None else torch.as_tensor(mask, device=q.device)
-    if mask is not None and not (mask.dtype == torch.bool and mask.ndim in (2, q.ndim)):
-        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
-        raise ValueError(f"expected a boolean mask of {what}")
-    if not is_causal:
-        return mask
-    n, n_keys = q.shape[-2], k.shape[-2]
-    if n != n_keys:
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    past = torch.ones(n, n_keys, dtype=torch.bool, device=q.device).tril()  # q k
-    return past if mask is None else past & mask
-
-
 def masked_softmax(scores, mask=None):
     """Softmax over the visible keys, or zeros without any: ``... q k -> ... q k``."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, torch.softmax(scores, dim=-1), 0)
-
-
-def attention(q, k, v, mask=None, *, is_causal=False):
-    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
-
-    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
-    look. Hidden keys and values must be finite: 0 · NaN is NaN.
-    """
-    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
-    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))
-    return weights @ v, weights
 
 
 def dense(n_in, n_out):
@@ -227,6 +232,50 @@ def split_heads(x, d):
     return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
+def full_mask(mask, q, k, is_causal):
+    """The mask to use, or None: the given one and, if asked for, the causal one."""
+    mask = None if mask is None else torch.as_tensor(mask, device=q.device)
+    if mask is not None and not (mask.dtype == torch.bool and mask.ndim in (2, q.ndim)):
+        what = f"2 or {q.ndim} axes, got {tuple(mask.shape)}"
+        raise ValueError(f"expected a boolean mask of {what}")
+    if not is_causal:
+        return mask
+    n = check_causal(q, k)  # as many keys as queries
+    past = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()  # q k
+    return past if mask is None else past & mask
+
+
+def attention(q, k, v, mask=None, *, is_causal=False):  # new
+    """Weighted mean of values: ``... q d, ... k d, ... k e -> ... q e, ... q k``.
+
+    A boolean mask, ``q k`` or with all axes of the weights, is True where a query may
+    look. Hidden keys and values must be finite: 0 · NaN is NaN.
+    """
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # ... q k
+    weights = masked_softmax(scores, full_mask(mask, q, k, is_causal))  # new
+    return weights @ v, weights
+
+
+def fused_attention(q, k, v, mask=None, *, is_causal=False):
+    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
+    function = nn.functional.scaled_dot_product_attention
+    if mask is None and (not is_causal or q.shape[2] == k.shape[2]):
+        return function(q, k, v, is_causal=is_causal)
+    mask = full_mask(mask, q, k, is_causal)
+    seen = mask.any(dim=-1, keepdim=True)
+    out = function(q, k, v, mask | ~seen)  # a row that hides all would be NaN
+    return torch.where(seen, out, 0)
+
+
+def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
+    """Output of a layer, and its weights if they are asked for, else None."""
+    if not return_weights:
+        values = fused_attention(q, k, v, mask, is_causal=is_causal)
+        return layer.out(merge_heads(values)), None
+    values, weights = attention(q, k, v, mask, is_causal=is_causal)
+    return layer.out(merge_heads(values)), weights
+
+
 class MultiHeadAttention(nn.Module):
     """Attention in several heads: ``b s m -> b s m, b h s s``."""
 
@@ -243,29 +292,8 @@ class MultiHeadAttention(nn.Module):
         d = x.shape[-1] // self.n_heads
         return [split_heads(part, d) for part in self.qkv(x).chunk(3, dim=-1)]
 
-    def forward(self, x, mask=None, **options):  # those of `attend`
-        return attend(self, *self.project(x), mask, **options)
-
-
-def fused_attention(q, k, v, mask=None, *, is_causal=False):
-    """The outputs of ``attention``, from arrays with four axes, here ``b h s d``."""
-    function = nn.functional.scaled_dot_product_attention
-    if mask is None and (not is_causal or q.shape[2] == k.shape[2]):
-        return function(q, k, v, is_causal=is_causal)
-    mask = full_mask(mask, q, k, is_causal)
-    seen = mask.any(dim=-1, keepdim=True)
-    out = function(q, k, v, mask | ~seen)  # a row that hides all would be NaN
-    return torch.where(seen, out, 0)
-
-
-def attend(layer, q, k, v, mask=None, *, is_causal=False, return_weights=False):
-    """Output of a layer, and its weights if they are asked for, else None."""
-    if return_weights:
-        values, weights = attention(q, k, v, mask, is_causal=is_causal)
-    else:
-        values = fused_attention(q, k, v, mask, is_causal=is_causal)
-        weights = None
-    return layer.out(merge_heads(values)), weights
+    def forward(self, x, mask=None, **options):  # new: those of `attend`
+        return attend(self, *self.project(x), mask, **options)  # new
 
 
 # ---- notebooks/encoder_torch.ipynb ----
@@ -392,7 +420,7 @@ class LearnedPositions(nn.Module):
 
 
 def rotary(x, offset=0):
-    """Rotate pairs of features by position, counted from ``offset``: ``... s d``.
+    """Rotate pairs of features; row 0 has position ``offset``: ``... s d``.
 
     Source: Su et al. 2021, sec. 3.4.2.
     """
@@ -426,6 +454,8 @@ def visible(mask, real):
 
 def pooled(x, real, pool):
     """Every vector, the mean of the real ones, or the first: ``b s m -> b m``."""
+    if pool not in (None, "mean", "first"):
+        raise ValueError(f"expected pool None, 'mean' or 'first', got {pool!r}")
     if pool == "mean":
         real = torch.ones_like(x[..., 0]) if real is None else real
         return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True)
@@ -452,25 +482,25 @@ class Predictor(nn.Module):
         pool=None,  # or "mean", "first"
         positions="sinusoidal",
         max_length=512,
-        **options,  # n_blocks, n_heads, f, dropout, activation, norm_first
+        **options,  # of the encoder: n_blocks, n_heads, f
     ):
         super().__init__()
         added, attention = POSITIONS[positions]
-        self.pool = pool
-        self.embed = nn.Embedding(n_inputs, m) if ids else dense(n_inputs, m)  # 1
-        self.positions = added(m, max_length) if added else nn.Identity()  # 2
-        self.encoder = Encoder(m=m, attention=attention, **options)  # 3
-        self.hidden, self.hidden_norm = dense(m, m), nn.LayerNorm(m)  # 4
+        self.ids, self.pool = ids, pool
+        self.embed = nn.Embedding(n_inputs, m) if ids else dense(n_inputs, m)
+        self.positions = added(m, max_length) if added else nn.Identity()
+        self.encoder = Encoder(m=m, attention=attention, **options)
+        self.hidden, self.hidden_norm = dense(m, m), nn.LayerNorm(m)
         self.dropout = nn.Dropout(options.get("dropout", 0.0))
-        self.output = dense(m, n_outputs)  # 5
+        self.output = dense(m, n_outputs)
 
     def forward(self, x, mask=None, *, real=None, return_maps=False):
-        ids = isinstance(self.embed, nn.Embedding)
-        x = self.positions(self.embed(x if ids else x.to(self.embed.weight.dtype)))
-        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # b s m
+        x = self.embed(x if self.ids else x.to(self.embed.weight.dtype))  # 1: b s m
+        x = self.positions(x)  # 2
+        out = self.encoder(x, visible(mask, real), return_maps=return_maps)  # 3
         x, maps = out if return_maps else (out, None)
-        x = self.hidden(pooled(x, real, self.pool))  # b s m, or b m
-        x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))
+        x = self.hidden(pooled(x, real, self.pool))  # 4: b s m, or b m
+        x = self.output(self.dropout(torch.relu(self.hidden_norm(x))))  # 5
         return (x, maps) if return_maps else x
 
 
@@ -505,12 +535,6 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
     return {name: torch.as_tensor(x).detach() for name, x in numbers.items()}
 
 
-def as_columns(rows):
-    """A float64 array for each name, the loss first; a row has numbers by name."""
-    names = sorted(rows[0], key=lambda name: "loss" not in name)
-    return {name: np.array([float(row[name]) for row in rows]) for name in names}
-
-
 @torch.inference_mode()
 def score(model, loss_fn, batch):
     """Loss and metrics of a batch; ``"count"``: over how many terms they are means."""
@@ -535,15 +559,7 @@ def evaluate(model, loss_fn, data, batch_size=1000):
     return {name: np.average(x, weights=count).item() for name, x in means.items()}
 
 
-def augmented(loss_fn, augment):
-    """The loss of a changed batch, whose first array is for ``augment``."""
-
-    def loss_of_augmented(model, uniforms, *batch):
-        return loss_fn(model, *augment(uniforms, *batch))
-
-    return loss_of_augmented
-
-
+@torch.random.fork_rng(range(torch.cuda.is_available()))
 def fit(
     model,
     loss_fn,
@@ -555,57 +571,37 @@ def fit(
     batches=None,
     augment=None,
 ):
-    """Train a model in place: its history, and the model with its best weights.
+    """Train a model in place, and keep its best weights; return what was measured.
 
-    Parameters
-    ----------
-    loss_fn : function ``(model, *batch) -> (loss, metrics)``
-    data, validation : tuples of NumPy arrays
-        A batch is the same rows of each. Validation data, tried after each epoch,
-        choose the weights that are kept; without them these are the last ones.
-    best : "loss", whose lowest value chooses, or a metric, whose highest does
-    batches : function from the epoch to the rows of every update, ``n b``, or shuffled
-    augment : function ``(uniforms, *batch) -> batch``
-        Changes every batch; ``uniforms`` are eight random numbers an example, ``b 8``.
-
-    Returns
-    -------
-    dict of str to float64 array
-        Of updates ``loss``, metrics, ``grad_norm`` before clipping, ``learning_rate``;
-        of epochs ``validation_loss``, ``validation_`` and a metric, ``seconds``.
-
-    Raises
-    ------
-    ValueError, FloatingPointError
-        Where the data do not fit; if a loss or a gradient is not finite.
+    ``data`` and ``validation`` are tuples of NumPy arrays. The best epoch is that with
+    the lowest validation loss, or the highest metric ``best``. For later chapters:
+    ``batches`` and ``augment``, see ``batches_of``.
+    Returned are arrays by name: of updates ``loss``, metrics, ``grad_norm`` (before
+    clipping) and ``learning_rate``; of epochs ``validation_loss`` …, and ``seconds``.
     """
-    arrays, *_ = [checked(model, x) for x in (data, validation) if x]
-    batches = batches or shuffled(settings)
-    train_loss = augmented(loss_fn, augment) if augment else loss_fn
-    rates = settings.learning_rates.reshape(settings.epochs, -1)
-    model.train()  # dropout on
+    arrays = checked(model, data)
+    checked(model, validation or data)
+    source = arrays, settings, tensor, batches, augment
+    rates = settings.learning_rates.reshape(settings.epochs, -1)  # for the history
     optimizer, scheduler = make_optimizer(model, settings)
-    given = optimizer, scheduler, train_loss
-    updates, epochs, top, kept = [], [], None, None
+    clip = settings.max_grad_norm
+    model.train()  # dropout on
+    updates, epochs, top, kept = [], [], (), None
     for epoch in tqdm(range(settings.epochs), unit="epoch", leave=False):
-        start, found, index = time.perf_counter(), [], batches(epoch)
-        uniforms = draw_uniforms(settings, epoch, index)  # n b 8
-        seed = np.random.SeedSequence([settings.seed, epoch]).generate_state(1)
-        with torch.random.fork_rng(range(torch.cuda.is_available())):  # for us alone
-            torch.manual_seed(int(seed[0]))  # other dropout in every epoch
-            for n, rows in enumerate(index):
-                batch = [tensor(x[rows]) for x in arrays]
-                batch = [tensor(uniforms[n]), *batch] if augment else batch
-                found.append(update(model, *given, batch, settings.max_grad_norm))
+        start, found = time.perf_counter(), []
+        torch.manual_seed(settings.seed_of(epoch))  # of dropout
+        for batch, rate in zip(batches_of(epoch, *source), rates[epoch], strict=True):
+            numbers = update(model, optimizer, scheduler, loss_fn, batch, clip)
+            found.append(numbers | {"learning_rate": rate})
         check_finite(as_columns(found), len(updates), arrays)
-        for rate, row in zip(rates[epoch], found, strict=True):
-            updates.append(row | {"learning_rate": rate})
+        updates += found
         scores = {}
         if validation:
             scores = evaluate(model, loss_fn, validation, settings.batch_size)
-            chosen = -scores["loss"] if best == "loss" else scores[best]
-            if top is None or (chosen, -scores["loss"]) > top:
-                top, kept = (chosen, -scores["loss"]), deepcopy(model.state_dict())
+            higher = scores | {"loss": -scores["loss"]}  # the higher, the better
+            rank = (higher[best], higher["loss"])  # of equal metrics, the lower loss
+            if rank > top:
+                top, kept = rank, deepcopy(model.state_dict())
         scores = {f"validation_{name}": x for name, x in scores.items()}
         epochs.append(scores | {"seconds": time.perf_counter() - start})
     if kept:

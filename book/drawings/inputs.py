@@ -11,9 +11,9 @@ def set_model(canvas):
     """A set through the model: nothing depends on the order of its elements."""
     x, odd, places = 124, 3, range(32, 217, 46)
     for i, place in enumerate(places):
-        canvas.frame(Box(place - 15, 6, 30, 30), ORANGE if i == odd else EDGE)
-        digit = {"family": "DejaVu Serif", "style": "italic", "size": 17}
-        canvas.text(place, 21, "7" if i == odd else "4", **digit)
+        canvas.frame(Box(place - 19, 8, 38, 28), ORANGE if i == odd else EDGE)
+        weight = "bold" if i == odd else "normal"
+        canvas.text(place, 22, "dog" if i == odd else "ship", size=10, weight=weight)
         for y in (36, 84, 194, 242, 290):
             canvas.line((place, y), (place, y + 24))
         p = 0.92 if i == odd else 0.02
