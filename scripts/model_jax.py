@@ -62,7 +62,7 @@ def check_room(cache, n):
 
 
 def check_causal(q, k):
-    """The number of queries, which is that of the keys: who would see whom otherwise?"""
+    """The number of queries, which is that of the keys: else, who would see whom?"""
     if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
         what = "as many queries as keys under a causal mask"
         raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
