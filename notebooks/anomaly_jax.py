@@ -709,7 +709,7 @@ def extract(photos, weights=None):
 # With torchvision's, both twins have the same features.
 
 # %% [markdown] tags=["shared"]
-# With a network connection, torchvision downloads the photos (169 MB) and the trained
+# With a network connection, torchvision downloads the photos and the trained
 # weights (87 MB). 60,000 photos take minutes on a GPU, an hour or more on two cores:
 #
 # ```python

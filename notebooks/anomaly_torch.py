@@ -711,7 +711,7 @@ extract(np.stack(load_sample_images().images)).shape  # two photos: b 512
 # Here its weights are random.
 
 # %% [markdown] tags=["shared"]
-# With a network connection, torchvision downloads the photos (169 MB) and the trained
+# With a network connection, torchvision downloads the photos and the trained
 # weights (87 MB). 60,000 photos take minutes on a GPU, an hour or more on two cores:
 #
 # ```python

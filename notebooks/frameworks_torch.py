@@ -109,8 +109,8 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 #
 # Everything in this loop is an array, from the pictures to the parameters. Besides a
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
-# with it. On all pages, `tensor(…)` makes such an array of one of NumPy, in float32, not
-# float64: half the memory, and much faster on a GPU.
+# with it. On all pages, `tensor(…)` makes such an array of one of NumPy, in float32,
+# not float64: half the memory, and much faster on a GPU.
 
 # %% [markdown] tags=["torch"]
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a

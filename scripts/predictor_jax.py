@@ -18,7 +18,6 @@ SPDX-License-Identifier: MIT
 """
 
 import argparse
-import json
 import math
 import time
 from dataclasses import dataclass
@@ -677,10 +676,11 @@ def label_loss(model, ids, real, labels):
     """Cross-entropy and accuracy of labels ``b``, or ``b s`` with -1 at the padding."""
     logits, known = model(ids, real=real), labels >= 0
     hits = (logits.argmax(-1) == labels) & known
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    log_p = jax.nn.log_softmax(logits)
+    losses = -jnp.take_along_axis(log_p, jnp.maximum(labels, 0)[..., None], axis=-1)
     n = known.sum()
     metrics = {"accuracy": hits.sum() / n, "count": n}
-    return jnp.where(known, losses, 0).sum() / n, metrics
+    return jnp.where(known, losses[..., 0], 0).sum() / n, metrics
 
 
 def new_predictor(kept):
@@ -694,6 +694,8 @@ def new_predictor(kept):
 
 def save(path, model, kept):
     """Write a model, whole or not at all: the old file stays until then."""
+    import json
+
     state = nnx.to_flat_state(nnx.state(model, nnx.Param))
     arrays = {".".join(map(str, name)): np.asarray(x[...]) for name, x in state}
     draft = Path(f"{path}.draft")
@@ -704,8 +706,11 @@ def save(path, model, kept):
 
 def load(path):
     """The model of a file, and what was kept with it."""
+    import json
+
     found = np.load(path)
-    model = new_predictor(kept := json.loads(str(found["kept"])))
+    kept = json.loads(str(found["kept"]))
+    model = new_predictor(kept)
     for name, x in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         x[...] = jnp.asarray(found[".".join(map(str, name))])
     model.eval()
@@ -730,7 +735,8 @@ def learn(path, kind, *, batch_size, epochs, learning_rate):
     kept, n_train = to_keep(targets, rows, kind), len(rows) - max(1, len(rows) // 10)
     order = np.random.default_rng(0).permutation(len(rows))
     batch = as_batch(targets, rows, kept)
-    train, validation = ([x[i] for x in batch] for i in np.split(order, [n_train]))
+    train = [x[order[:n_train]] for x in batch]
+    validation = [x[order[n_train:]] for x in batch]
     sizes = {"n_train": n_train, "batch_size": batch_size, "epochs": epochs}
     warmup = max(1, epochs * (n_train // batch_size) // 20)
     options = {"learning_rate": learning_rate, "warmup": warmup, "weight_decay": 0.1}

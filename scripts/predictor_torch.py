@@ -713,7 +713,8 @@ def learn(path, kind, *, batch_size, epochs, learning_rate):
     kept, n_train = to_keep(targets, rows, kind), len(rows) - max(1, len(rows) // 10)
     order = np.random.default_rng(0).permutation(len(rows))
     batch = as_batch(targets, rows, kept)
-    train, validation = ([x[i] for x in batch] for i in np.split(order, [n_train]))
+    train = [x[order[:n_train]] for x in batch]
+    validation = [x[order[n_train:]] for x in batch]
     sizes = {"n_train": n_train, "batch_size": batch_size, "epochs": epochs}
     warmup = max(1, epochs * (n_train // batch_size) // 20)
     options = {"learning_rate": learning_rate, "warmup": warmup, "weight_decay": 0.1}
