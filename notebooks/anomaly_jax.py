@@ -709,8 +709,8 @@ def extract(photos, weights=None):
 # With torchvision's, both twins have the same features.
 
 # %% [markdown] tags=["shared"]
-# With a network connection, torchvision downloads the photos and the trained
-# weights (87 MB). 60,000 photos take minutes on a GPU, an hour or more on two cores:
+# With a network connection, torchvision downloads the photos and the trained weights.
+# 60,000 photos take a while on two cores, and much less on a GPU:
 #
 # ```python
 # from torchvision.datasets import CIFAR100

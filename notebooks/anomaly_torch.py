@@ -711,8 +711,8 @@ extract(np.stack(load_sample_images().images)).shape  # two photos: b 512
 # Here its weights are random.
 
 # %% [markdown] tags=["shared"]
-# With a network connection, torchvision downloads the photos and the trained
-# weights (87 MB). 60,000 photos take minutes on a GPU, an hour or more on two cores:
+# With a network connection, torchvision downloads the photos and the trained weights.
+# 60,000 photos take a while on two cores, and much less on a GPU:
 #
 # ```python
 # from torchvision.datasets import CIFAR100

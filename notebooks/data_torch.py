@@ -992,9 +992,7 @@ print(numeric(cells).to_numpy(), codes, names)
 # ## Extra: Files become arrays
 #
 # Often each recording is a file, and each class a folder. Here we write some utterances
-# as such files, and read them. `real` is made from the lengths. (If one long table has
-# all recordings, and a column that numbers them: `signals = [part[channels].to_numpy()
-# for _, part in long.groupby("recording")]`.)
+# as such files, and read them. `real` is made from the lengths.
 
 
 # %% tags=["shared"]
@@ -1025,8 +1023,7 @@ print(frames.shape, names, classes)
 # Scale by `np.nanmean` and `np.nanstd`, then set what is not there to 0
 # (`frames[~there] = 0`). Then go on as in the section on signals: `frames`, `is_real`
 # and `classes` are its `x`, `real` and `speakers`, from which all sizes follow, and
-# `there[drawn]` in `train` replaces `gaps(real[drawn])`. For texts, the same two lines
-# make `files` and `classes`, and `[text.read(file) for file in files]` the texts.
+# `there[drawn]` in `train` replaces `gaps(real[drawn])`.
 
 # %% tags=["shared", "check"]
 # Checked: what was written comes back, and padding is not known
@@ -1257,7 +1254,6 @@ for _ in range(1600):
 
 given = {"batch_size": 32, "epochs": 8, "learning_rate": 3e-3}
 marker, kept, scores = learn(folder / "strands.txt", "labels", **given)
-assert scores["accuracy"] > 0.97
 save(folder / "marker", marker, kept)
 print(*(f"{name} {score:.3f}" for name, score in scores.items()))
 predict(*load(folder / "marker"), [[*"GATTATACAG"], [*"TATAGG"]])
