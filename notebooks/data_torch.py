@@ -97,8 +97,7 @@ drawing("three-kinds-of-data")
 # | [a rare class](#extra-rare-classes) | 0, 1 | the same, balanced batches | F1 |
 # | [a number](#extra-numbers-to-predict) | scaled | mean squared error | the same |
 #
-# The table below goes the whole way, from the file to the prediction for a new row. The
-# signal adds padding, gaps and a comparison of methods; the text, a fair split.
+# The table goes the whole way, from the file to the prediction for a new row.
 
 
 # %% tags=["torch", "export"]
@@ -158,9 +157,9 @@ np.testing.assert_array_equal(first, second)
 assert np.isfinite(first[:2]).all() and np.isnan(first[2]).all()
 
 # %% [markdown] tags=["shared"]
-# `fit` takes a loss function `loss_fn(model, *batch) -> (loss, metrics)`. It returns
-# the number to minimise, and a dictionary of others to watch, here the accuracy. A
-# batch has the same rows of each array that `fit` was given.
+# `fit` takes a loss function `loss_fn(model, *batch) -> (loss, metrics)`: the number to
+# minimise, and a dictionary of others to watch. A batch has the same rows of each array
+# that `fit` was given.
 
 
 # %% tags=["shared"]
@@ -439,8 +438,7 @@ for rate in (5e-4, 2e-3, 8e-3):  # with a third of the updates, to save time
 
 # %% [markdown] tags=["shared"]
 # The loss of so few utterances separates only large differences. We take the rate in
-# the middle, and train on all. (Choose dropout and epochs in the same way; we have
-# not.)
+# the middle, and train on all.
 
 # %% tags=["shared"]
 all_rows = np.arange(len(x))
@@ -774,8 +772,7 @@ say(
 # ## Extra: Numbers to predict
 #
 # **Regression**: one output for each number, scaled as the inputs are, and the mean
-# squared error. Here the first column, alcohol, is predicted from the others. (The loss
-# has no metrics; `fit` keeps the epoch with the lowest loss.)
+# squared error. Here the first column, alcohol, is predicted from the others.
 
 
 # %% tags=["shared", "take"]
@@ -1037,9 +1034,8 @@ assert [*names[classes]] == [str(speakers[b]) for b in same]
 # %% [markdown] tags=["shared"]
 # ## Extra: A loader is for data that do not fit
 #
-# For arrays in memory, no loader was needed. You need one when the data do not fit, or
-# when every example takes work, such as decoding a photo: then other processes prepare
-# the next batches. A data set is anything with a length and an index (here a list of
+# You need a loader when the data do not fit into memory, or when every example takes
+# work, such as decoding a photo: other processes then prepare the next batches. A data set is anything with a length and an index (here a list of
 # pairs), and a `collate` function makes a batch of examples. The loader is endless: a
 # loop takes as many batches as it wants, and each epoch has a new order.
 
@@ -1087,18 +1083,8 @@ np.testing.assert_allclose(*[outputs(text_model, *x) for x in pair], atol=1e-5)
 assert (whose != as_numpy(first_batches[1][2])).any() and len(whose) == 32
 
 # %% [markdown] tags=["torch"]
-# A loop over it needs no `fit`:
-#
-# ```python
-# optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-# model.train()
-#
-# for batch in islice(loader(dataset, 32), 400):
-#     loss, _ = class_loss(model, *map(tensor, batch))
-#     optimizer.zero_grad()
-#     loss.backward()
-#     optimizer.step()
-# ```
+# A loop of your own takes its batches from it: `for batch in islice(loader(dataset,
+# 32), 400)`.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Sequences of your own, in one file
@@ -1259,16 +1245,15 @@ print(*(f"{name} {score:.3f}" for name, score in scores.items()))
 predict(*load(folder / "marker"), [[*"GATTATACAG"], [*"TATAGG"]])
 
 # %% [markdown] tags=["shared"]
-# All this is one file [to take along](../book/index.md), `predictor_jax.py` or
-# `predictor_torch.py`, which needs no other file of this book. `python
-# predictor_torch.py my.txt --target labels` trains, `new.txt --predict` answers.
+# All this is one file [to take along](../book/index.md), which needs nothing of this
+# book: `python predictor_torch.py my.txt --target labels` trains (or
+# `predictor_jax.py`), `new.txt --predict` answers.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Your turn, from a blank cell
 #
-# Write two functions yourself: replace the `...`, and run the cell. `check` tries your
-# function on arrays with gaps, and says whether it is right, or what is wrong. What
-# stands in a gap must have no effect.
+# Replace the `...`, and run the cell. `check` tries your function on arrays with gaps,
+# and says what is wrong. What stands in a gap must have no effect.
 
 
 # %% tags=["shared", "your-turn"]

@@ -890,7 +890,7 @@ def half_loss(model, *batch):
 
 # %% tags=["shared", "experiment"]
 # Experiment: MiB kept by a larger model, and the distance of its gradients
-large = {"m": 128, "f": 512, "max_length": 128}
+large = {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
 plain, thrifty = new_model(**large), new_model(Recomputed, **large)
 rng = np.random.default_rng(0)
 long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
@@ -933,7 +933,7 @@ assert 1e-4 < cost["half precision"][1] < 0.1
 # operations all along: it compiles the whole gradient, once for each new shape. Without
 # it, every operation is compiled and called by itself. (JAX chooses the device: a GPU
 # or TPU if its build for one is installed, else the CPU.) The times
-# were recorded once, for this model with a second block:
+# were recorded once, for a model of this size:
 
 # %% tags=["jax", "say"]
 rows = [

@@ -869,7 +869,7 @@ def half_loss(model, *batch):
 
 # %% tags=["shared", "experiment"]
 # Experiment: MiB kept by a larger model, and the distance of its gradients
-large = {"m": 128, "f": 512, "max_length": 128}
+large = {"m": 128, "n_blocks": 2, "f": 512, "max_length": 128}
 plain, thrifty = new_model(**large), new_model(Recomputed, **large)
 rng = np.random.default_rng(0)
 long = np.eye(128, dtype=np.float32)[rng.integers(128, size=(16, 128))]
@@ -913,7 +913,7 @@ assert 1e-4 < cost["half precision"][1] < 0.1
 # where many small operations wait for memory, above all on GPUs. (On a Mac, the GPU is
 # the device `"mps"`, if `torch.backends.mps.is_available()`; this book's pages look for
 # `"cuda"` only.) The times
-# were recorded once, for this model with a second block:
+# were recorded once, for a model of this size:
 
 # %% tags=["torch", "say"]
 rows = [
