@@ -3,17 +3,20 @@
     python -m benchmarks.warmup jax        (or torch)
 
 Runs the page's open cells up to the table, without the suspects, and writes the losses
-at the end of all runs to `benchmarks/results/warmup-seeds-jax.md`.
+at the end of all runs to `warmup-seeds-jax.json`.
 """
 
+import json
 import os
 import platform
 import sys
+from datetime import date
 from importlib.metadata import version
 
 import jupytext
+import numpy as np
 
-from benchmarks.run import ROOT, device, table
+from benchmarks.run import ROOT, device
 
 FOLDED = {"figure", "say", "check", "answer", "experiment", "your-turn"}
 
@@ -30,17 +33,16 @@ def main(side):
         if "recipe, no warm-up" in page.get("losses", ()):
             break
     ends = {
-        name: page["final_losses"](losses) for name, losses in page["losses"].items()
+        name: page["final_losses"](np.float64(x)) for name, x in page["losses"].items()
     }
-    rows = [[name, *(f"{x:.3f}" for x in numbers)] for name, numbers in ends.items()]
-    about = {"command": f"python -m benchmarks.warmup {side}", "device": device()}
-    about |= {"python": platform.python_version(), side: version(side)}
-    lines = ["Mean loss of the last ten updates of each seed:", ""]
-    lines.append(table(["settings", *map(str, range(5))], rows))
-    lines += [f"* {name}: {value}" for name, value in about.items()]
-    path = ROOT / "benchmarks" / "results" / f"warmup-seeds-{side}.md"
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-    print(*lines, sep="\n")
+    about = {"device": device(), "python": platform.python_version()}
+    about |= {"framework": side, side: version(side), "date": f"{date.today()}"}
+    command = f"python -m benchmarks.warmup {side}"
+    record = {"task": "warmup-seeds", "about": about, "command": command}
+    record["losses"] = {name: x.round(3).tolist() for name, x in ends.items()}
+    path = ROOT / f"warmup-seeds-{side}.json"
+    path.write_text(json.dumps(record) + "\n", "utf-8")
+    print(path, record)
 
 
 if __name__ == "__main__":

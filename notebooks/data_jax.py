@@ -1026,10 +1026,10 @@ there = is_real[..., None] & ~np.isnan(frames)  # known, b s i: empty cells are 
 print(frames.shape, names, classes)
 
 # %% [markdown] tags=["shared"]
-# Scale by `np.nanmean` and `np.nanstd`, then set what is not there to 0
-# (`frames[~there] = 0`). Then go on as in the section on signals: `frames`, `is_real`
-# and `classes` are its `x`, `real` and `speakers`, from which all sizes follow, and
-# `there[drawn]` in `train` replaces `gaps(real[drawn])`.
+# Scale by `np.nanmean` and `np.nanstd`, and set what is not there to 0
+# (`frames[~there] = 0`). Go on as in the section on signals: `frames`, `is_real` and
+# `classes` are its `x`, `real` and `speakers`, and `there[drawn]` replaces
+# `gaps(real[drawn])`.
 
 # %% tags=["shared", "check"]
 # Checked: what was written comes back, and padding is not known
@@ -1044,9 +1044,10 @@ assert [*names[classes]] == [str(speakers[b]) for b in same]
 # ## Extra: A loader is for data that do not fit
 #
 # You need a loader when the data do not fit into memory, or when every example takes
-# work, such as decoding a photo: other processes then prepare the next batches. A data set is anything with a length and an index (here a list of
-# pairs), and a `collate` function makes a batch of examples. The loader is endless: a
-# loop takes as many batches as it wants, and each epoch has a new order.
+# work, such as decoding a photo: other processes then prepare the next batches. A data
+# set is anything with a length and an index (here a list of pairs), and a `collate`
+# function makes a batch of examples. The loader is endless: a loop takes as many
+# batches as it wants, and each epoch has a new order.
 
 # %% [markdown] tags=["jax"]
 # JAX compiles anew for every new shape, so ours pads to multiples of 8, and drops an
@@ -1270,7 +1271,7 @@ predict(*load(folder / "marker"), [[*"GATTATACAG"], [*"TATAGG"]])
 # ## Extra: Your turn, from a blank cell
 #
 # Replace the `...`, and run the cell. `check` tries your function on arrays with gaps,
-# and says what is wrong. What stands in a gap must have no effect.
+# and says what is wrong. Gaps must have no effect.
 
 
 # %% tags=["shared", "your-turn"]

@@ -66,7 +66,7 @@ from torch import nn
 
 from helpers import as_numpy, check
 from helpers.data.sequences import reverse_data
-from helpers.show import drawing, plots, say, table
+from helpers.show import drawing, plots, recorded, say, table
 from helpers.torch import Predictor, cross_entropy, device, tensor
 
 plots.use_style()
@@ -470,15 +470,19 @@ say(table(["settings", *runs], *rows))
 
 # %% [markdown] tags=["shared"]
 # (Median of the last losses; in brackets, how many seeds learned, with a loss below 1.)
-# These are three live runs each. Five of each, in both frameworks, were recorded in
-# `benchmarks/results` (`warmup-seeds-jax.md` and `warmup-seeds-torch.md`).
-# Of these, so many learned, in JAX and in PyTorch:
-#
-# | settings | no warm-up | warm-up |
-# |---|---|---|
-# | harsh | 0 and 0 | 5 and 5 |
-# | recommended | 5 and 5 | 5 and 5 |
-#
+# These are three live runs each. Five of each [were
+# recorded](../book/how-this-was-built.md) in both frameworks. Of these, so many
+# learned, in JAX and in PyTorch:
+
+# %% tags=["shared", "say"]
+records = [recorded(f"warmup-seeds-{side}")[-1]["losses"] for side in ("jax", "torch")]
+rows = [["harsh"], ["recommended"]]
+for row, start in zip(rows, ("", "recipe, "), strict=True):
+    for run in runs:
+        row.append(" and ".join(str(sum(np.less(x[start + run], 1))) for x in records))
+say(table(["settings", *runs], *rows))
+
+# %% [markdown] tags=["shared"]
 # So at these settings the network did not need its warm-up. Why does the recipe have
 # one? It costs little, and at a higher rate, which a sweep will try, even pre-norm
 # gained from it (see the second extra). Most large models use

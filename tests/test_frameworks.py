@@ -77,10 +77,8 @@ def test_the_loop_of_the_page_is_adam(side):
     page = definitions(f"frameworks_{side.name}")
     names = "hidden.weight", "hidden.bias", "output.weight", "output.bias"
     shapes = (7, 11), (11,), (11, 3), (3,)
-    initial = {
-        name: draw(*shape, seed=i, scale=0.5)
-        for i, (name, shape) in enumerate(zip(names, shapes, strict=True))
-    }
+    arrays = [draw(*shape, seed=i, scale=0.5) for i, shape in enumerate(shapes)]
+    initial = dict(zip(names, arrays, strict=True))
     x, y = draw(13, 7, seed=5), np.arange(13) % 3
     batches = np.random.default_rng(0).integers(13, size=(40, 5))
     model = side.build(page.Classifier, 7, 11, 3)

@@ -13,24 +13,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from flax import nnx
 
+import hugging_face as hub
 from helpers.data.checkpoints import TINY
 from helpers.weights import as_numpy, to_arrays
-from hugging_face import (
-    CONFIGS,
-    LEFT,
-    N_TOKENS,
-    SHIFTED,
-    TOKENS,
-    B,
-    S,
-    by_ours,
-    by_theirs,
-    callable_of,
-    difference,
-    make,
-)
 from sides import (
     assert_close,
     definitions,
@@ -42,7 +28,7 @@ from sides import (
     torch_side,
 )
 
-KINDS = pytest.mark.parametrize("kind", CONFIGS)
+KINDS = pytest.mark.parametrize("kind", hub.CONFIGS)
 SIZES = {"n_blocks": 1, "n_heads": 6, "d": 10, "f": 37, "max_length": 43}
 M = 31
 VARIANTS = {
@@ -52,22 +38,22 @@ VARIANTS = {
     "mixtral": {"n_kv_heads": 1, "ffn": "experts", "n_experts": 5, "tied": False},
 }
 ON_VARIANTS = pytest.mark.parametrize("variant", VARIANTS)
-FIRST = LEFT.argmax(axis=1).astype(np.int32)  # the columns in which rows begin
+FIRST = hub.LEFT.argmax(axis=1).astype(np.int32)  # the columns in which rows begin
 
 
 @cache
 def built(side, variant):
     """A model, each of its parameters with a value of its own; and as a function."""
-    model = side.build("ModernLM", N_TOKENS, M, **SIZES | VARIANTS[variant])
+    model = side.build("ModernLM", hub.N_TOKENS, M, **SIZES | VARIANTS[variant])
     fill(model)
-    return model, callable_of(side, model)
+    return model, hub.callable_of(side, model)
 
 
 @cache
 def alone(variant):
     """Logits of each row by itself, by PyTorch without cache and padding."""
     _, call = built(torch_side, variant)
-    rows = [row[real] for row, real in zip(SHIFTED, LEFT, strict=True)]
+    rows = [row[real] for row, real in zip(hub.SHIFTED, hub.LEFT, strict=True)]
     return [as_numpy(call(torch_side.tensor(row[None])))[0] for row in rows]
 
 
@@ -75,7 +61,7 @@ def assert_rows_alone(logits, variant):
     """Padded logits ``b s c`` are those of each row by itself, and all are finite."""
     assert np.isfinite(logits).all()
     for row, expected in enumerate(alone(variant)):
-        assert_close(logits[row, LEFT[row]], expected, atol=2e-5)
+        assert_close(logits[row, hub.LEFT[row]], expected, atol=2e-5)
 
 
 @cache
@@ -95,7 +81,7 @@ def theirs(tmp_path_factory):
     @cache
     def found(kind):
         folder = tmp_path_factory.mktemp(kind)
-        return folder, by_theirs(make(kind, folder))
+        return folder, hub.by_theirs(hub.make(kind, folder))
 
     return found
 
@@ -107,28 +93,28 @@ def test_models_of_transformers_are_ours(side, kind, theirs):
     folder, expected = theirs(kind)
     model, tokenizer = side.models.load_pretrained(folder)
     assert tokenizer.decode(tokenizer.encode("Who?").ids) == "Who?"
-    found = by_ours(side, model)
+    found = hub.by_ours(side, model)
     np.testing.assert_array_equal(found.pop("tokens"), expected["tokens"])
     assert len(np.unique(expected["tokens"])) > 2
     for case, logits in found.items():
-        assert difference(logits, expected[case]) < 1e-5, case
+        assert hub.difference(logits, expected[case]) < 1e-5, case
 
 
 @on_both_sides
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
 def test_files_in_bfloat16_and_in_shards_are_read(side, kind, tmp_path):
     """Computed in float32; tied where the models above are not, and the reverse."""
-    tied = not CONFIGS[kind].get("tie_word_embeddings", True)  # GPT-2's usually are
+    tied = not hub.CONFIGS[kind].get("tie_word_embeddings", True)  # GPT-2's usually are
     options = {"dtype": "bfloat16", "shard": "20KB", "tie_word_embeddings": tied}
-    model_of_theirs = make(kind, tmp_path, **options)
+    model_of_theirs = hub.make(kind, tmp_path, **options)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     with torch.no_grad():
-        expected = model_of_theirs(torch.tensor(TOKENS).long()).logits.numpy()
+        expected = model_of_theirs(torch.tensor(hub.TOKENS).long()).logits.numpy()
     model, _ = side.models.load_pretrained(tmp_path)
     assert ("output.weight" in to_arrays(model)) != tied
-    found = as_numpy(callable_of(side, model)(side.tensor(TOKENS)))
+    found = as_numpy(hub.callable_of(side, model)(side.tensor(hub.TOKENS)))
     assert found.dtype == np.float32
-    assert difference(found, expected) < 1e-5
+    assert hub.difference(found, expected) < 1e-5
 
 
 @on_both_sides
@@ -136,8 +122,8 @@ def test_files_in_bfloat16_and_in_shards_are_read(side, kind, tmp_path):
 def test_the_tiny_checkpoints_have_the_logits_that_were_stored(side, kind):
     model, _ = side.models.load_pretrained(TINY / kind)
     tokens, expected = left_beside(kind)
-    found = as_numpy(callable_of(side, model)(side.tensor(tokens)))
-    assert difference(found, expected) < 1e-5
+    found = as_numpy(hub.callable_of(side, model)(side.tensor(tokens)))
+    assert hub.difference(found, expected) < 1e-5
 
 
 @on_both_sides
@@ -146,10 +132,10 @@ def test_weights_are_kept_in_the_dtype_that_is_asked_for(side):
     dtype = {"torch": torch, "jax": jax.numpy}[side.name].bfloat16
     model, _ = side.models.load_pretrained(TINY / "qwen3", dtype)
     tokens, expected = left_beside("qwen3")
-    logits = callable_of(side, model)(side.tensor(tokens))
+    logits = hub.callable_of(side, model)(side.tensor(tokens))
     kept = side.models.new_cache(model, side.tensor(np.zeros(2, np.int32)), 5)
     assert logits.dtype == kept["blocks"][0][0].dtype == dtype
-    assert 1e-4 < difference(as_numpy(logits), expected) < 0.05
+    assert 1e-4 < hub.difference(as_numpy(logits), expected) < 0.05
     assert side.models.generate(model, [[5, 6, 7]], 4, top_k=1).shape == (1, 4)
 
 
@@ -161,16 +147,16 @@ def test_weights_are_kept_in_the_dtype_that_is_asked_for(side):
 def test_logits_with_a_cache_are_those_without(side, variant):
     """Of rows alone: padded on the left, at once, and in two pieces with room left."""
     model, call = built(side, variant)
-    at_once = call(side.tensor(SHIFTED), side.tensor(FIRST))
+    at_once = call(side.tensor(hub.SHIFTED), side.tensor(FIRST))
     assert_rows_alone(as_numpy(at_once), variant)
-    tokens = np.pad(SHIFTED, ((0, 0), (1, 0)))  # a column more: 6 + 6
-    kept = side.models.new_cache(model, side.tensor(FIRST + 1), S + 4)
+    tokens = np.pad(hub.SHIFTED, ((0, 0), (1, 0)))  # a column more: 6 + 6
+    kept = side.models.new_cache(model, side.tensor(FIRST + 1), hub.S + 4)
     found = []
     for part in np.split(tokens, 2, axis=1):
         logits, kept = call(side.tensor(part), None, kept)
         found.append(as_numpy(logits))
     assert_rows_alone(np.concatenate(found, axis=1)[:, 1:], variant)
-    assert int(kept["start"]) == S + 1
+    assert int(kept["start"]) == hub.S + 1
 
 
 @ON_VARIANTS
@@ -179,7 +165,7 @@ def test_gradients_under_padding_are_those_of_the_twin(variant):
     found = []
     for side in (torch_side, jax_side):
         model, _ = built(side, variant)
-        tokens, first = side.tensor(SHIFTED), side.tensor(FIRST)
+        tokens, first = side.tensor(hub.SHIFTED), side.tensor(FIRST)
         found.append(side.grads(model, lambda x: (x**2).mean(), tokens, first))
     assert found[0].keys() == found[1].keys()
     largest = max(np.abs(grad).max() for grad in found[0].values())
@@ -221,7 +207,9 @@ def test_angles_are_computed_once_and_keys_are_not_repeated(side, monkeypatch):
     monkeypatch.setattr(room, name, attend)
     monkeypatch.setattr(today, "rotation", angles)
     sizes = SIZES | VARIANTS["llama"] | {"n_blocks": 3}
-    side.build("ModernLM", N_TOKENS, M, **sizes)(*map(side.tensor, (SHIFTED, FIRST)))
+    side.build("ModernLM", hub.N_TOKENS, M, **sizes)(
+        *map(side.tensor, (hub.SHIFTED, FIRST))
+    )
     heads = [2 in call.args[1].shape for call in attend.call_args_list]  # not 6
     assert heads == [True] * 3 and angles.call_count == 1
 
@@ -297,24 +285,17 @@ def test_the_norm_of_the_page_is_that_of_the_framework(side, size):
 def test_maps_are_those_with_which_the_block_attends(side):
     """Query heads in a group share keys: the maps times their values are its output."""
     page, (model, _) = definitions(f"today_{side.name}"), built(side, "llama")
-    layer, (positions, _) = model.blocks[0].attention, page.placed(side.tensor(TOKENS))
-    x = page.embedded(model, side.tensor(TOKENS), positions)
+    layer, (positions, _) = (
+        model.blocks[0].attention,
+        page.placed(side.tensor(hub.TOKENS)),
+    )
+    x = page.embedded(model, side.tensor(hub.TOKENS), positions)
     turn = page.rotation(positions, layer.d, layer.base)
     expected, _ = layer(model.blocks[0].norm1(x), turn)
     v = as_numpy(page.project(layer, model.blocks[0].norm1(x), turn)[2])
-    maps = as_numpy(page.maps_of(model, side.tensor(TOKENS)))[0]
-    found = (maps @ np.repeat(v, 3, axis=1)).swapaxes(1, 2).reshape(B, S, -1)
+    maps = as_numpy(page.maps_of(model, side.tensor(hub.TOKENS)))[0]
+    found = (maps @ np.repeat(v, 3, axis=1)).swapaxes(1, 2).reshape(hub.B, hub.S, -1)
     assert_close(found @ to_arrays(layer.out)["weight"], expected)
-
-
-def test_embeddings_of_a_size_share_one_initialiser(monkeypatch):
-    """Another object would make another program for each model."""
-    embed = MagicMock()
-    monkeypatch.setattr(nnx, "Embed", embed)
-    for _ in range(2):
-        jax_side.build("lookup", 7, 5, 0.1)
-    first, second = (call.kwargs["embedding_init"] for call in embed.call_args_list)
-    assert first is second
 
 
 @on_both_sides

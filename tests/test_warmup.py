@@ -1,6 +1,5 @@
 """*Warm-up*: the page's loop, schedules, Adam and clipping are the frameworks' own."""
 
-import re
 from dataclasses import replace
 from functools import cache, partial
 
@@ -12,7 +11,6 @@ import torch
 from torch.optim import lr_scheduler
 from transformers import get_cosine_schedule_with_warmup
 
-import pages
 from helpers import as_numpy, settings
 from helpers.data.sequences import reverse_data, shuffled
 from sides import assert_close, definitions, draw, jax_side, on_both_sides, torch_side
@@ -23,10 +21,7 @@ SMALL = settings.Settings(
 )
 
 
-@cache
-def page(side):
-    """The definitions of the page."""
-    return definitions(f"warmup_{side.name}")
+page = cache(lambda side: definitions(f"warmup_{side.name}"))
 
 
 def train(side, model, n=24, **options):
@@ -91,20 +86,6 @@ def test_schedules_of_the_page_are_those_of_the_settings(side, warmup, total):
             assert ours(step, warmup, total) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_table_of_five_seeds_counts_those_of_the_records():
-    text = (pages.ROOT / "notebooks" / "warmup_jax.py").read_text("utf-8")
-    records = pages.ROOT / "benchmarks" / "results"
-    for name, run in {"harsh": "", "recommended": "recipe, "}.items():
-        for place, way in enumerate(("no warm-up", "warm-up")):
-            counts = []
-            for side in ("jax", "torch"):
-                record = (records / f"warmup-seeds-{side}.md").read_text("utf-8")
-                (row,) = re.findall(rf"\| {run}{way} \|(.*)\|\n", record)
-                counts.append(str(sum(float(x) < 1 for x in row.split("|"))))
-            (cells,) = re.findall(rf"# \| {name} \| (\d.*) \|\n", text)
-            assert cells.split(" | ")[place] == " and ".join(counts)
-
-
 @pytest.mark.parametrize(("warmup", "total"), [(1, 2), (2, 30), (7, 30), (29, 30)])
 def test_schedulers_of_pytorch_and_hugging_face_are_that_of_the_page(warmup, total):
     """As PyTorch's page calls them; Hugging Face's begins one update before, at 0."""
@@ -166,5 +147,4 @@ def test_clipping_is_that_of_the_framework(side, scale):
         theirs = [param.grad for param in params]
     for a, b in zip(ours, theirs, strict=True):
         assert_close(a, b)
-    norm = np.sqrt(sum((g**2).sum() for g in ours))
-    assert norm <= 1 + 1e-6
+    assert np.sqrt(sum((g**2).sum() for g in ours)) <= 1 + 1e-6
