@@ -83,8 +83,7 @@ def test_the_loop_of_the_page_is_adam(side):
     batches = np.random.default_rng(0).integers(13, size=(40, 5))
     model = side.build(page.Classifier, 7, 11, 3)
     from_arrays(model, initial)
-    given = [side.models.tensor(a) for a in (x, y, batches)]
-    losses = as_numpy(page.train(model, *given, 0.01))
+    losses = as_numpy(page.train(model, *map(side.tensor, (x, y, batches)), 0.01))
     np.testing.assert_allclose(losses, adam(initial, x, y, batches, 0.01), rtol=1e-3)
 
 
