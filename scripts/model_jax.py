@@ -643,9 +643,10 @@ def train(model, tokens, characters, options):
             nnx.update(parts, kept.restore(done, args=now))
             print(f"goes on after update {done}")
         for step in range(done + 1, options.updates + 1):
-            given = model.max_length, options.batch_size, step, shared
-            batch, rate = [batch_of(tokens, *given)], options.learning_rate
-            found = update(model, optimizer, next_token, batch, rate)
+            batch = [
+                batch_of(tokens, model.max_length, options.batch_size, step, shared)
+            ]
+            found = update(model, optimizer, next_token, batch, options.learning_rate)
             if jax.process_index() == 0 and (step == 1 or step % 10 == 0):
                 print(f"update {step:4}: loss {found['loss']:.3f}")
             if step % 100 == 0 or step == options.updates:

@@ -20,7 +20,7 @@ from torchvision import datasets, models
 
 import data as tool
 
-TINY = tool.ROOT / "notebooks" / "helpers" / "data" / "tiny"
+TINY = tool.pages.NOTEBOOKS / "helpers" / "data" / "tiny"
 NAME, COMMIT = "some-owner/tiny-model", "5ea" * 13 + "0"
 
 

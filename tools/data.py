@@ -26,6 +26,7 @@ import pages
 Image.MAX_IMAGE_PIXELS = None  # else Pillow takes a large scan for an attack
 CIFAR = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
 PARTS = "train", "test"
+SIZE = 224  # of a photo as the network gets it
 CHECKPOINT = ["config.json", "tokenizer.json", "model*.safetensors", "*.index.json"]
 
 
@@ -69,7 +70,7 @@ def features(images):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     net = models.resnet34(weights=usual).eval().to(device)
     net.fc = torch.nn.Identity()  # no classifier: keep the 512 features
-    prepare, found = usual.transforms(crop_size=224, resize_size=224), []
+    prepare, found = usual.transforms(crop_size=SIZE, resize_size=SIZE), []
     for batch in tqdm(torch.as_tensor(images).split(64)):
         x = prepare(batch.to(device).permute(0, 3, 1, 2) / 255)  # b 3 y x
         found.append(net(x).cpu())
