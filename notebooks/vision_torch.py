@@ -578,11 +578,11 @@ run = recorded("cifar10")[-1]
 {"augmentation": run["augmentation"], **run["sizes"], **run["settings"]}
 
 # %% mystnb={"image": {"alt": "Two curves over the updates of the recorded training on CIFAR-10. Left, the loss falls fast at first, then ever more slowly. Right, the accuracy on the validation photos rises in the same way."}} tags=["shared", "figure"]
-updates = run["every"] * np.arange(1, 1 + len(run["loss"]))
+updates = run["every"] * np.arange(1, 1 + len(run["loss"])) / 1000
 steps, shares = np.array(run["validation_accuracy"]).T
 curves = {"loss in training": {"ViT on CIFAR-10": (updates, np.array(run["loss"]))}}
-curves["validation accuracy"] = {"ViT on CIFAR-10": (steps, shares)}
-plots.curves(curves, x="updates")
+curves["validation accuracy"] = {"ViT on CIFAR-10": (steps / 1000, shares)}
+plots.curves(curves, x="thousands of updates")
 
 # %% tags=["shared", "say"]
 say(

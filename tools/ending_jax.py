@@ -27,12 +27,11 @@ def batch_of(tokens, length, batch_size, update, sharding):
 def train(model, tokens, characters, options):
     """Train from the last checkpoint on, on all devices of all processes."""
     mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    shared = NamedSharding(mesh, PartitionSpec("data"))
+    whole, shared = (NamedSharding(mesh, PartitionSpec(*x)) for x in [(), ("data",)])
     adamw = make_optimizer(1.0, options.weight_decay)
     optimizer = nnx.Optimizer(model, adamw, wrt=nnx.Param)
     parts, learned = (model, optimizer), nnx.Not(nnx.RngState)
-    nnx.update(parts, jax.device_put(nnx.state(parts, learned), everywhere))
+    nnx.update(parts, jax.device_put(nnx.state(parts, learned), whole))
     folder, about = Path(options.folder).resolve(), {"characters": characters}
     given = {"options": ocp.CheckpointManagerOptions(2), "metadata": about}
     with ocp.CheckpointManager(folder, **given) as kept:  # a first call's metadata stay
@@ -43,10 +42,9 @@ def train(model, tokens, characters, options):
             nnx.update(parts, kept.restore(done, args=now))
             print(f"goes on after update {done}")
         for step in range(done + 1, options.updates + 1):
-            batch = [
-                batch_of(tokens, model.max_length, options.batch_size, step, shared)
-            ]
-            found = update(model, optimizer, next_token, batch, options.learning_rate)
+            given = model.max_length, options.batch_size, step, shared
+            batch, rate = [batch_of(tokens, *given)], options.learning_rate
+            found = update(model, optimizer, next_token, batch, rate)
             if jax.process_index() == 0 and (step == 1 or step % 10 == 0):
                 print(f"update {step:4}: loss {found['loss']:.3f}")
             if step % 100 == 0 or step == options.updates:
