@@ -178,9 +178,9 @@ start = np.array([0.5, -1.0, 0.25])  # i
 
 # %% [markdown] tags=["jax"]
 # `jax.grad(f)` is a function that computes the gradient of `f` with respect to its
-# first argument; `jax.value_and_grad(f)` returns the value of `f` as well. (On a recent
-# NVIDIA GPU, JAX multiplies in TF32, with 11 significant bits. The set-up of this page
-# asks for all 24 of float32.)
+# first argument; `jax.value_and_grad(f)` returns the value of `f` as well. (On
+# recent GPUs of NVIDIA, JAX multiplies with 11 significant bits, in TF32; the set-up of
+# this page asks for the 24 of float32.)
 
 # %% tags=["jax"]
 x, y, w = tensor(inputs), tensor(targets), tensor(start)
@@ -302,8 +302,8 @@ def cross_entropy(model, inputs, labels):
 # (Both averages start at zero; a *bias correction* makes up for it, and a small number
 # keeps the root from being zero.)
 #
-# An *epoch* is one pass through the training data, in a new order. We draw all batches
-# before the training: each row of `batches` has the numbers of the digits in one batch.
+# An *epoch* is one pass through the training data, in a new order. Each row of
+# `batches` has the row numbers of the digits in one batch, for all epochs in advance.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 10, 0.03
@@ -319,8 +319,8 @@ batches = orders[:, : n_batches * batch_size].reshape(-1, batch_size)  # n b
 #   `has_aux=True` says that the loss comes with metrics.
 # * `nnx.jit` (for functions of arrays: `jax.jit`) *compiles* a function: at the first
 #   call, Python runs it and JAX records its operations; later calls run these as one
-#   fast program. If you change `cross_entropy`, run the cell of `update` again, too: a
-#   compiled function keeps the old one (see the extra on traced code).
+#   fast program. (If you change `cross_entropy`, run the cell of `update` again, too:
+#   the program keeps the old one.)
 
 
 # %% tags=["jax"]
@@ -370,9 +370,9 @@ say(
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. The validation digits are for choices, here of the learning rate: ours, a
 # tenth of it, or ten times as much. With a low rate, ten epochs may not be enough; with
-# a high one, the steps jump over the minimum. (If the best of the three were an outer
-# one, we would go on in its direction.) Then come the test digits, once: on average, a
-# model looks better on the data that chose it than on new ones.
+# a high one, the steps jump over the minimum. (If an outer one were best, we would go
+# on.) Then come the test digits, once: on average, a model looks better on the data that
+# chose it than on new ones.
 #
 # Some layers work differently in training: *dropout* then sets each number to zero with
 # probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
@@ -455,13 +455,12 @@ assert few_new < on_validation and few_new < 0.93
 # %% [markdown] tags=["shared"]
 # ## Your own table goes through the same functions
 #
-# `train`, `predict` and `accuracy` know nothing of digits. They need numbers, `b i`,
-# and a class for each row, counted from 0. So for a table of your own, change the
-# loading, the split and the sizes of the model. If its columns have different units,
-# *standardise* them: subtract the mean and divide by the standard deviation, both of
-# the training rows alone: what you judge by must stay unseen. Here are 569 tumours,
-# malignant (0) or benign (1), with 30 measurements of their cells. (We choose nothing
-# by them, so two parts are enough.)
+# `train`, `predict` and `accuracy` know nothing of digits. For a table of your own,
+# change the loading, the split and the sizes: they need numbers, `b i`, and a class for
+# each row, counted from 0. *Standardise* columns of different units: subtract the mean
+# and divide by the standard deviation, both of the training rows alone. Here are 569
+# tumours, malignant (0) or benign (1), with 30 measurements of their cells. No setting
+# is chosen, so two parts are enough:
 
 # %% tags=["shared"]
 table, kinds = load_breast_cancer(return_X_y=True)  # b i, b
@@ -485,11 +484,6 @@ jax.nn.softmax(logits, axis=-1)
 # %% tags=["shared", "check"]
 # Checked: of the tumours that were not in the training, most are classified correctly
 assert accuracy(table_model, table[400:], kinds[400:]) > 0.93
-
-# %% [markdown] tags=["shared"]
-# *The reverse task* builds a loop to copy for longer trainings, with AdamW, a schedule
-# for the learning rate, clipped gradients and validation; *Your own data* is about
-# sequences. To use a model tomorrow, save its parameters (see the extra).
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Why are initial weights random? Set all parameters
@@ -684,8 +678,8 @@ kept
 
 # %% [markdown] tags=["jax"]
 # Nor does a compiled function notice when something that it calls or reads is changed
-# later in the notebook: it goes on with what it found when it was compiled. So hand
-# over as arguments what may change. Here the second call should multiply by 3:
+# later: it keeps what it found when it was compiled. So hand over as arguments what may
+# change. Here the second call should multiply by 3:
 
 
 # %% tags=["jax"]
@@ -885,6 +879,7 @@ np.testing.assert_allclose(*[found[: 2 * n_batches] for found in results], rtol=
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
 # that differ; documentation: [JAX](https://docs.jax.dev),
-# [Flax](https://flax.readthedocs.io), [Optax](https://optax.readthedocs.io). A loop to
-# copy is in [The reverse task](reverse_jax.ipynb), help in [When training
-# fails](debugging_jax.ipynb). Next comes [attention, in JAX](attention_jax.ipynb).
+# [Flax](https://flax.readthedocs.io), [Optax](https://optax.readthedocs.io). A loop for
+# longer trainings, to copy, is in [The reverse task](reverse_jax.ipynb), help in [When
+# training fails](debugging_jax.ipynb). Next comes [attention, in
+# JAX](attention_jax.ipynb).

@@ -119,8 +119,7 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
 # `device`. `x.to(device)` returns a copy on the device (or `x`, if it is there);
 # `model.to(device)` moves the model itself. An operation expects all its tensors on the
-# same device. (The GPU of a Mac is called `"mps"`. This book looks for `"cuda"` only,
-# so on a Mac its pages in PyTorch run on the CPU.)
+# same device. (The GPU of a Mac is called `"mps"`; this book looks for `"cuda"` only.)
 
 # %% tags=["torch", "export"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -307,8 +306,8 @@ def cross_entropy(model, inputs, labels):
 # (Both averages start at zero; a *bias correction* makes up for it, and a small number
 # keeps the root from being zero.)
 #
-# An *epoch* is one pass through the training data, in a new order. We draw all batches
-# before the training: each row of `batches` has the numbers of the digits in one batch.
+# An *epoch* is one pass through the training data, in a new order. Each row of
+# `batches` has the row numbers of the digits in one batch, for all epochs in advance.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 10, 0.03
@@ -371,9 +370,9 @@ say(
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. The validation digits are for choices, here of the learning rate: ours, a
 # tenth of it, or ten times as much. With a low rate, ten epochs may not be enough; with
-# a high one, the steps jump over the minimum. (If the best of the three were an outer
-# one, we would go on in its direction.) Then come the test digits, once: on average, a
-# model looks better on the data that chose it than on new ones.
+# a high one, the steps jump over the minimum. (If an outer one were best, we would go
+# on.) Then come the test digits, once: on average, a model looks better on the data that
+# chose it than on new ones.
 #
 # Some layers work differently in training: *dropout* then sets each number to zero with
 # probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
@@ -458,13 +457,12 @@ assert few_new < on_validation and few_new < 0.93
 # %% [markdown] tags=["shared"]
 # ## Your own table goes through the same functions
 #
-# `train`, `predict` and `accuracy` know nothing of digits. They need numbers, `b i`,
-# and a class for each row, counted from 0. So for a table of your own, change the
-# loading, the split and the sizes of the model. If its columns have different units,
-# *standardise* them: subtract the mean and divide by the standard deviation, both of
-# the training rows alone: what you judge by must stay unseen. Here are 569 tumours,
-# malignant (0) or benign (1), with 30 measurements of their cells. (We choose nothing
-# by them, so two parts are enough.)
+# `train`, `predict` and `accuracy` know nothing of digits. For a table of your own,
+# change the loading, the split and the sizes: they need numbers, `b i`, and a class for
+# each row, counted from 0. *Standardise* columns of different units: subtract the mean
+# and divide by the standard deviation, both of the training rows alone. Here are 569
+# tumours, malignant (0) or benign (1), with 30 measurements of their cells. No setting
+# is chosen, so two parts are enough:
 
 # %% tags=["shared"]
 table, kinds = load_breast_cancer(return_X_y=True)  # b i, b
@@ -488,11 +486,6 @@ torch.softmax(tensor(logits), dim=-1)
 # %% tags=["shared", "check"]
 # Checked: of the tumours that were not in the training, most are classified correctly
 assert accuracy(table_model, table[400:], kinds[400:]) > 0.93
-
-# %% [markdown] tags=["shared"]
-# *The reverse task* builds a loop to copy for longer trainings, with AdamW, a schedule
-# for the learning rate, clipped gradients and validation; *Your own data* is about
-# sequences. To use a model tomorrow, save its parameters (see the extra).
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Why are initial weights random? Set all parameters
@@ -680,9 +673,9 @@ kept
 # and the memory fills up: there, store `loss.detach()`, or use `torch.no_grad()`.
 
 # %% [markdown] tags=["torch"]
-# Python looks a name up at every call, too. So if you change a function in a notebook,
-# all that call it follow. (Compiled functions of JAX keep the old one.) Here the second
-# call multiplies by 3:
+# Python looks a name up at every call, too: if you change a function in a notebook, all
+# that call it follow. (Compiled functions of JAX do not.) The second call multiplies by
+# 3:
 
 
 # %% tags=["torch"]
@@ -870,6 +863,6 @@ np.testing.assert_allclose(*[found[: 2 * n_batches] for found in results], rtol=
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
 # that differ; documentation: [PyTorch](https://docs.pytorch.org/docs/stable/). A loop
-# to copy is in [The reverse task](reverse_torch.ipynb), help in [When training
-# fails](debugging_torch.ipynb). Next comes [attention, in
+# for longer trainings, to copy, is in [The reverse task](reverse_torch.ipynb), help in
+# [When training fails](debugging_torch.ipynb). Next comes [attention, in
 # PyTorch](attention_torch.ipynb).
