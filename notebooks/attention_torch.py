@@ -136,8 +136,7 @@ say(
 #
 # $$Q = XW^Q, \qquad K = XW^K, \qquad V = XW^V .$$
 #
-# A model learns these matrices; here they are made by hand. (A value may have fewer
-# features than a key: *pronoun* is not passed on.)
+# A model learns these matrices; here they are made by hand.
 
 # %% tags=["shared"]
 w_query = np.array(
@@ -150,7 +149,7 @@ w_query = np.array(
     ]
 )
 w_key = np.eye(5)  # a word is found by its features
-w_value = np.eye(5)[:, :4]  # it passes on the first four
+w_value = np.eye(5)[:, :4]  # it passes on all but "pronoun"
 
 # %% [markdown] tags=["shared"]
 # One product scores all pairs, a row per query and a column per key. The output of each
@@ -278,8 +277,8 @@ say(
 #
 # Without the root, more features make larger scores, until one key gets nearly all the
 # weight: the softmax is *saturated*. A small change of such a query hardly changes its
-# weights, so almost no gradient flows (see the extra on saturation). Take 400 random
-# queries with 16 keys each. What is the mean of the largest weights?
+# weights, so almost no gradient flows (see the extra on saturation). With 400 random
+# queries and 16 keys each:
 
 # %% tags=["shared"]
 draw, d = np.random.default_rng(1).normal, 1024
@@ -290,8 +289,7 @@ for scores in (products, products / math.sqrt(d)):
     print(f"variance {scores.var():.1f}, largest weight {largest.mean():.2f}")
 
 # %% [markdown] tags=["shared"]
-# The same for other $d$; here a query counts as saturated if its largest weight exceeds
-# 0.99:
+# For other $d$, and *saturated* if the largest weight exceeds 0.99:
 
 # %% mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}} tags=["shared", "figure"]
 sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
@@ -335,8 +333,8 @@ assert largest[1].max() < 0.45 and (share[1] == 0).all()
 # hides). A **causal mask** lets a position see itself and what comes before.
 #
 # A hidden score becomes $-\infty$, so that its weight is zero. But for a query that
-# sees nothing, formula (1) then gives the weights $0/0$, which is NaN, and one NaN spreads
-# to every parameter. So `masked_softmax` replaces hidden scores by the lowest finite
+# sees nothing, formula (1) then gives the weights $0/0$, which is NaN, and spreads to
+# every parameter. So `masked_softmax` replaces hidden scores by the lowest finite
 # number, and then sets their weights to zero:
 
 
@@ -408,13 +406,9 @@ np.testing.assert_array_equal(as_numpy(blind), 0)
 # share keys and values (as in *multi-query attention*):
 
 # %% tags=["shared"]
-looks_for = np.array(
-    [
-        [1, 0, 0, 0, 0],  # head "who": an animal
-        [0, 1, 1, 1, 1],  # head "what": a drink, an action, a state, a pronoun
-    ]
-)  # h m
-w_heads = np.array([w_query * kept for kept in looks_for])  # h m m
+who = [1, 0, 0, 0, 0]  # looks for an animal
+what = [0, 1, 1, 1, 1]  # looks for a drink, an action, a state, a pronoun
+w_heads = np.array([w_query * kept for kept in (who, what)])  # h m m
 head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
 joined = np.concatenate(list(head_outputs), axis=1)  # q (h e): side by side
 joined[tokens.index("drank")].round(1)  # four columns of "who", four of "what"
@@ -437,19 +431,14 @@ say(
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** In the head *what*, *cat* still shares its weight
-# between what it did (*drank*) and how it was (*thirsty*). Write a `looks_for` with
-# three heads that separates the two. Which weight does *cat* give to *drank* before and
-# after? Predict with $e^3 \approx 20$, then compute.
+# between what it did (*drank*) and how it was (*thirsty*). Write three heads that
+# separate the two. Which weight does *cat* give to *drank* before and after? Predict
+# with $e^3 \approx 20$, then compute.
 
 # %% tags=["shared", "answer"]
-three = np.array(
-    [
-        [1, 0, 0, 0, 0],  # head "who"
-        [0, 1, 1, 0, 0],  # head "what"
-        [0, 0, 0, 1, 1],  # head "how"
-    ]
-)  # h m
-w_three = np.array([w_query * kept for kept in three])  # h m m
+deed = [0, 1, 1, 0, 0]  # head "what", without the states
+how = [0, 0, 0, 1, 1]
+w_three = np.array([w_query * kept for kept in (who, deed, how)])  # h m m
 _, apart = self_attention(words, w_three, w_key, w_value)
 thirsty = tokens.index("thirsty")
 np.testing.assert_allclose(apart[1, cat, drank], apart[2, cat, thirsty])
@@ -550,8 +539,6 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# How many heads? Common models take $d = 64$ or $128$ and let $h$ grow with $m$.
-#
 # A mask for the layer has an axis for the heads, of length 1: all heads get the same.
 
 # %% tags=["shared"]
@@ -809,7 +796,8 @@ names = [f"head {head}" for head in range(n_heads)]
 plots.heatmaps(columns, titles=names, y="queries of both", high=0.4, size=(6, 3.4))
 
 # %% [markdown] tags=["shared"]
-# In this layer, $h$ has to divide $m$: with $m = 4$ there can be 1, 2
+# How many heads? Common models take $d = 64$ or $128$ and let $h$ grow with $m$. In
+# this layer, $h$ has to divide $m$: with $m = 4$ there can be 1, 2
 # or 4 heads, of $d = 4$, 2 or 1 features.
 # [T5](https://arxiv.org/abs/1910.10683) chooses $d$ freely. The
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest

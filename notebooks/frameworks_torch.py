@@ -371,8 +371,8 @@ say(
 # new ones. The validation digits are for choices, here of the learning rate: ours, a
 # tenth of it, or ten times as much. With a low rate, ten epochs may not be enough; with
 # a high one, the steps jump over the minimum. (If an outer one were best, we would go
-# on.) Then come the test digits, once: on average, a model looks better on the data that
-# chose it than on new ones.
+# on.) Then come the test digits, once: on average, a model looks better on the data
+# that chose it than on new ones.
 #
 # Some layers work differently in training: *dropout* then sets each number to zero with
 # probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
@@ -476,12 +476,12 @@ train(table_model, tensor(table[:400]), tensor(kinds[:400]), table_batches, 0.01
 print(f"new rows: {accuracy(table_model, table[400:], kinds[400:]):.1%}")
 
 # %% [markdown] tags=["shared"]
-# What do you expect without the line that standardises? Try it. For one new row, the
-# softmax of its logits gives the probability of each class:
+# What do you expect without the line that standardises? Try it. For three new
+# rows, the softmax of the logits gives the probability of each class:
 
 # %% tags=["torch"]
-logits = predict(table_model, table[400:401])  # one row: 1 c
-torch.softmax(tensor(logits), dim=-1)
+logits = tensor(predict(table_model, table[400:403]))  # b c
+as_numpy(torch.softmax(logits, dim=-1)).round(3)
 
 # %% tags=["shared", "check"]
 # Checked: of the tumours that were not in the training, most are classified correctly
