@@ -474,12 +474,14 @@ train(table_model, tensor(table[:400]), tensor(kinds[:400]), table_batches, 0.01
 print(f"new rows: {accuracy(table_model, table[400:], kinds[400:]):.1%}")
 
 # %% [markdown] tags=["shared"]
-# What do you expect without the line that standardises? Try it. For three new
-# rows, the softmax of the logits gives the probability of each class:
+# What do you expect without the line that standardises? Try it. The softmax of the
+# logits gives the probability of each class, here for the three new rows of which the
+# model is least certain:
 
 # %% tags=["jax"]
-logits = tensor(predict(table_model, table[400:403]))  # b c
-as_numpy(jax.nn.softmax(logits, axis=-1)).round(3)
+logits = tensor(predict(table_model, table[400:]))  # b c
+p = as_numpy(jax.nn.softmax(logits, axis=-1))  # b c
+p[p.max(axis=1).argsort()[:3]].round(2)
 
 # %% tags=["shared", "check"]
 # Checked: of the tumours that were not in the training, most are classified correctly
