@@ -149,10 +149,11 @@ w_query = np.array(
     ]
 )
 w_key = np.eye(5)  # a word is found by its features
-w_value = np.eye(5)[:, :4]  # it passes on every feature but "pronoun"
+w_value = np.eye(5)[:, :4]  # it passes on all but "pronoun"
 
 # %% [markdown] tags=["shared"]
-# One product scores all pairs, a row per query and a column per key:
+# One product scores all pairs, a row per query and a column per key. The output of each
+# word has four numbers, for *animal*, *drink*, *action* and *state*:
 
 
 # %% tags=["shared"]
@@ -168,10 +169,9 @@ outputs, word_map = self_attention(words, w_query, w_key, w_value)  # q e, q k
 dict(zip(tokens, outputs.round(1).tolist(), strict=True))
 
 # %% [markdown] tags=["shared"]
-# The four numbers of a word stand for *animal*, *drink*, *action* and *state*. The word
-# *it* goes out as an animal. *Cat* now holds what the cat did, and how it was.
+# The word *it* goes out as an animal. *Cat* now holds what the cat did, and how it was.
 # *Thirsty* has lost its own feature, because the output *replaces* the input. (The
-# encoder will add the two.)
+# encoder will add the output to the input.)
 #
 # This is **self-attention**: queries, keys and values come from the same sequence. In
 # **cross-attention**, keys and values come from a second one: in translation, from the
@@ -208,9 +208,9 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 # \mathrm{softmax}\!\left(\frac{QK^{\mathsf T}}{\sqrt{d}}\right) V \tag{1}$$
 #
 # with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
-# query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). The axis
-# `q` has one entry per query, `k` one per key, `d` one per feature; in the drawing also
-# `b`, the sentences of a batch, and `h`, the heads, both explained below.
+# query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In the
+# drawing, the axis `q` counts the queries, `k` the keys, and `d` the features; `b` and
+# `h`, the sentences of a batch and the heads, come later.
 
 # %% mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}} tags=["shared", "figure"]
 drawing("attention")
@@ -277,23 +277,29 @@ say(
 #
 # Without the root, more features make larger scores, until one key gets nearly all the
 # weight: the softmax is *saturated*. A small change of such a query hardly changes its
-# weights, so almost no gradient flows (see the extra on saturation). How often does
-# that happen? Take 400 random queries with 16 keys each, and call a query saturated if
-# its largest weight exceeds 0.99:
+# weights, so almost no gradient flows (see the extra on saturation). With 400 random
+# queries and 16 keys each:
 
 # %% tags=["shared"]
-sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
-draw = np.random.default_rng(1).normal
-states = {"without the scale": [], "with the scale": []}
-for d in sizes:
-    queries, keys = draw(size=(400, d)), draw(size=(400, 16, d))  # n d, n k d
-    products = np.einsum("nd,nkd->nk", queries, keys)
-    for name, scale in zip(states, (1, 1 / math.sqrt(d)), strict=True):
-        scores = scale * products  # n k
-        largest = reference.softmax(scores).max(axis=1)  # n
-        states[name].append([scores.var(), largest.mean(), (largest > 0.99).mean()])
+draw, d = np.random.default_rng(1).normal, 1024
+queries, keys = draw(size=(400, d)), draw(size=(400, 16, d))  # n d, n k d
+products = np.einsum("nd,nkd->nk", queries, keys)  # 400 times 16 dot products
+for scores in (products, products / math.sqrt(d)):
+    largest = reference.softmax(scores).max(axis=1)  # n
+    print(f"variance {scores.var():.1f}, largest weight {largest.mean():.2f}")
+
+# %% [markdown] tags=["shared"]
+# For other $d$, and *saturated* if the largest weight exceeds 0.99:
 
 # %% mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}} tags=["shared", "figure"]
+sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
+states = {"without the scale": [], "with the scale": []}
+for d in sizes:
+    drawn, others = draw(size=(400, d)), draw(size=(400, 16, d))  # n d, n k d
+    sums = np.einsum("nd,nkd->nk", drawn, others)
+    for name, scores in zip(states, (sums, sums / math.sqrt(d)), strict=True):
+        largest = reference.softmax(scores).max(axis=1)  # n
+        states[name].append([scores.var(), largest.mean(), (largest > 0.99).mean()])
 titles = ["variance of the scores", "largest weight", "share of saturated queries"]
 panels = {
     title: {name: (sizes, np.array(line)[:, i]) for name, line in states.items()}
@@ -327,10 +333,9 @@ assert largest[1].max() < 0.45 and (share[1] == 0).all()
 # hides). A **causal mask** lets a position see itself and what comes before.
 #
 # A hidden score becomes $-\infty$, so that its weight is zero. But for a query that
-# sees nothing, formula (1) then gives the weights $0/0$, which is NaN, "not a number".
-# One NaN makes the loss NaN, then the gradient, then every parameter. So
-# `masked_softmax` replaces hidden scores by the lowest finite number, and then sets
-# their weights to zero:
+# sees nothing, formula (1) then gives the weights $0/0$, which is NaN, and spreads to
+# every parameter. So `masked_softmax` replaces hidden scores by the lowest finite
+# number, and then sets their weights to zero:
 
 
 # %% tags=["torch", "export"]
@@ -351,19 +356,21 @@ def attention(q, k, v, mask=None):
 
 
 # %% [markdown] tags=["shared"]
-# A **padding mask** hides the padded keys, from all queries alike:
+# A **padding mask** hides the padded keys, from all queries alike. It needs only the
+# lengths of the sentences; `&` joins it to the causal mask:
 
 # %% tags=["shared"]
-b, s, d = 2, 6, 5  # two sentences; the second has four words and two of padding
+b, s, d = 2, 6, 5
 q, k, v = np.random.default_rng(2).normal(size=(3, b, s, d))
-real = np.arange(s) < np.array([[6], [4]])  # b s
+lengths = np.array([6, 4])  # the second sentence: four words and two of padding
+real = np.arange(s) < lengths[:, None]  # b s: True for a word, False for padding
 padding = real[:, None, :]  # b 1 k: no query sees padding
-out, weights = attention(tensor(q), tensor(k), tensor(v), tensor(padding))
+causal = np.tril(np.ones((s, s), bool))  # q k: no query sees a later word
+out, weights = attention(tensor(q), tensor(k), tensor(v), tensor(padding & causal))
 as_numpy(weights)[1].round(2)  # q k, of the second sentence
 
-# %% mystnb={"image": {"alt": "Three maps of weights for the second sentence: without a mask all cells are filled; with the causal mask only the lower triangle, the rest is grey; with the padding mask the last two columns are grey."}} tags=["shared", "figure"]
-causal = np.tril(np.ones((s, s), bool))  # q k
-masks = {"none": np.ones_like(causal), "causal": causal, "padding": padding}
+# %% mystnb={"image": {"alt": "Three maps of weights for the second sentence: with the causal mask only the lower triangle is filled, the rest is grey; with the padding mask the last two columns are grey; with both, what either hides is grey."}} tags=["shared", "figure"]
+masks = {"causal": causal, "padding": padding, "both": padding & causal}
 maps = {}
 for name, mask in masks.items():
     _, weights = attention(tensor(q), tensor(k), tensor(v), tensor(mask))
@@ -372,9 +379,8 @@ second = {name: np.where(masks[name], maps[name], np.nan)[1] for name in masks}
 plots.heatmaps(list(second.values()), titles=list(second))
 
 # %% [markdown] tags=["shared"]
-# The second sentence, shown here, has real words at 0 to 3; grey is hidden. Put garbage
-# (finite numbers) into the padded keys and values, and not one bit of the output
-# changes. (NaN in a value would spread: 0 · NaN is NaN.)
+# Grey is hidden. Put garbage (finite numbers) into the padded keys and values, and not
+# one bit of the output changes. (NaN in a value would spread: 0 · NaN is NaN.)
 
 # %% tags=["shared", "check"]
 # Checked: garbage in the padding changes no bit; who sees nothing gets zeros
@@ -394,18 +400,15 @@ np.testing.assert_array_equal(as_numpy(blind), 0)
 # **multi-head attention**, each head has its own queries, keys and values and attends
 # by itself; their outputs are concatenated.
 #
-# Here are two heads by hand, *who* and *what*, stacked on a new axis `h`:
-# `w_query * kept` sets the columns to zero that a head does not keep. To keep it short,
-# both share keys and values (as in *multi-query attention*):
+# Here are two heads by hand, *who* and *what*. Each keeps some columns of `w_query`,
+# and the others become zero. Stacked on a new axis `h`, the two matrices go through
+# `self_attention` as one did: `@` treats each head by itself. To keep it short, both
+# share keys and values (as in *multi-query attention*):
 
 # %% tags=["shared"]
-looks_for = np.array(
-    [
-        [1, 0, 0, 0, 0],  # head "who": an animal
-        [0, 1, 1, 1, 1],  # head "what": a drink, an action, a state, a pronoun
-    ]
-)  # h m
-w_heads = np.array([w_query * kept for kept in looks_for])  # h m m
+who = [1, 0, 0, 0, 0]  # looks for an animal
+what = [0, 1, 1, 1, 1]  # looks for a drink, an action, a state, a pronoun
+w_heads = np.array([w_query * kept for kept in (who, what)])  # h m m
 head_outputs, head_weights = self_attention(words, w_heads, w_key, w_value)
 joined = np.concatenate(list(head_outputs), axis=1)  # q (h e): side by side
 joined[tokens.index("drank")].round(1)  # four columns of "who", four of "what"
@@ -428,19 +431,14 @@ say(
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, change the code.** In the head *what*, *cat* still shares its weight
-# between what it did (*drank*) and how it was (*thirsty*). Write a `looks_for` with
-# three heads that separates the two. Which weight does *cat* give to *drank* before and
-# after? Predict with $e^3 \approx 20$, then compute.
+# between what it did (*drank*) and how it was (*thirsty*). Write three heads that
+# separate the two. Which weight does *cat* give to *drank* before and after? Predict
+# with $e^3 \approx 20$, then compute.
 
 # %% tags=["shared", "answer"]
-three = np.array(
-    [
-        [1, 0, 0, 0, 0],  # head "who"
-        [0, 1, 1, 0, 0],  # head "what"
-        [0, 0, 0, 1, 1],  # head "how"
-    ]
-)  # h m
-w_three = np.array([w_query * kept for kept in three])  # h m m
+deed = [0, 1, 1, 0, 0]  # head "what", without the states
+how = [0, 0, 0, 1, 1]
+w_three = np.array([w_query * kept for kept in (who, deed, how)])  # h m m
 _, apart = self_attention(words, w_three, w_key, w_value)
 thirsty = tokens.index("thirsty")
 np.testing.assert_allclose(apart[1, cat, drank], apart[2, cat, thirsty])
@@ -469,11 +467,11 @@ drawing("heads")
 # $W^K_i$, $W^V_i$ are stored side by side in one, of shape `m 3m` (PyTorch stores the
 # transpose). Each matrix comes with a bias, which some models leave out.
 #
-# `dense` draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs: for inputs of variance
-# 1, the scores of a new layer have a variance of about 1/9, and it attends almost
-# evenly. ([Xavier initialisation](https://proceedings.mlr.press/v9/glorot10a.html) does
-# as well: $Q$ and $K$ only have to start small.) `split_heads` and `merge_heads` move
-# between features and heads.
+# A new layer should attend almost evenly, so its scores have to start small. `dense`
+# draws weights within $\pm 1/\sqrt{n}$ for $n$ inputs; for inputs of variance 1, the
+# scores then have a variance of about 1/9. ([Xavier
+# initialisation](https://proceedings.mlr.press/v9/glorot10a.html) does as well.)
+# `split_heads` and `merge_heads` move between features and heads.
 
 
 # %% tags=["torch", "export"]
@@ -541,24 +539,31 @@ np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 np.testing.assert_allclose(as_numpy(weights), expected_weights, atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# A mask for the layer needs an axis for the heads: a padding mask is `b 1 1 k`.
-#
-# How many heads? Common models take $d = 64$ or $128$ and let $h$ grow with $m$.
+# A mask for the layer has an axis for the heads, of length 1: all heads get the same.
+
+# %% tags=["shared"]
+real = np.arange(s) < np.array([7, 5])[:, None]  # b s: the second has five words
+padding = real[:, None, None, :]  # b 1 1 k
+mask = tensor(padding & np.tri(s, dtype=bool))  # b 1 q k
+_, masked_weights = model(tensor(x), mask)
+tuple(masked_weights.shape)  # b h q k
 
 # %% [markdown] tags=["shared"]
 # ## The framework's function computes the same outputs
 #
-# A model needs only the outputs, and both frameworks have a function for them: take it
-# in your own code.
+# A model needs only the outputs, and both frameworks have a function for them. In your
+# own code, take it, with the same mask. (Where a query sees nothing, it may give NaN or
+# a mean; an extra mends that.)
 
 # %% [markdown] tags=["torch"]
 # `scaled_dot_product_attention` wants the heads *before* the positions, `b h s d`. A
-# boolean mask is its `attn_mask`, and True means "may look" there, too.
+# boolean mask is its `attn_mask`, and True means "may look" there, too. For the causal
+# mask alone, `is_causal=True` is faster; the two cannot be combined.
 
 # %% tags=["torch"]
 q, k, v = model.project(tensor(x))  # each b h s d
-ours, _ = attention(q, k, v, tensor(np.tri(s, dtype=bool)))  # causal
-theirs = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+ours, _ = attention(q, k, v, mask)
+theirs = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 np.allclose(as_numpy(theirs), as_numpy(ours), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
@@ -597,8 +602,8 @@ fig
 #
 # $$F(PX) = P\,F(X) .$$
 #
-# Such a layer is **equivariant**. Inside, the queries and the keys have moved, the rows
-# and the columns of the map $A$: it has become $P A P^{\mathsf T}$.
+# Such a layer is **equivariant**. Inside, queries and keys have moved, and so have the
+# rows and the columns of the map $A$: it has become $P A P^{\mathsf T}$.
 
 # %% tags=["shared", "check"]
 # Checked: shuffling the words shuffles outputs and weights in the same way
@@ -705,9 +710,9 @@ def full_mask(mask, q, k, is_causal):
 # `attention` gets this flag. `fused_attention` computes the outputs alone, by the
 # framework's function. That can run as a single program, a **fused kernel**, which
 # never holds all weights at once: memory then grows with the length, not with its
-# square (see *What attention costs*). For a query that sees nothing, the function gives
-# NaN or a mean; ours gives zeros, as `attention` does. A causal mask alone is passed on
-# as a flag, so that kernels skip what it hides.
+# square (see *What attention costs*). A query that sees nothing gets zeros, as in
+# `attention`. A causal mask alone is passed on as a flag, so that kernels skip what it
+# hides.
 
 
 # %% tags=["torch", "export"]
@@ -782,18 +787,17 @@ np.allclose(as_numpy(outputs_alone), as_numpy(out), atol=1e-5), no_weights
 # With weights, and with the last two words of the second sentence hidden:
 
 # %% tags=["shared"]
-real = np.arange(s) < np.array([[7], [5]])  # b s: the second sentence has five words
-padding = tensor(real[:, None, None, :])  # b 1 1 k
-_, hidden_weights = layer(tensor(x), padding, return_weights=True)
+_, hidden_weights = layer(tensor(x), tensor(padding), return_weights=True)
 
 # %% mystnb={"image": {"alt": "A grid of maps, a column per head; the seven queries of the full sentence stand above those of the padded one. In a new layer all weights are of a similar colour; in the second sentence the last two keys are grey in every head: no query sees the padding."}} tags=["shared", "figure"]
-grid = np.where(real[:, None, None, :], as_numpy(hidden_weights), np.nan)  # b h q k
+grid = np.where(padding, as_numpy(hidden_weights), np.nan)  # b h q k
 columns = np.concatenate(list(grid), axis=1)  # h (b q) k: one sentence below the other
 names = [f"head {head}" for head in range(n_heads)]
 plots.heatmaps(columns, titles=names, y="queries of both", high=0.4, size=(6, 3.4))
 
 # %% [markdown] tags=["shared"]
-# How many heads? In this layer, $h$ has to divide $m$: with $m = 4$ there can be 1, 2
+# How many heads? Common models take $d = 64$ or $128$ and let $h$ grow with $m$. In
+# this layer, $h$ has to divide $m$: with $m = 4$ there can be 1, 2
 # or 4 heads, of $d = 4$, 2 or 1 features.
 # [T5](https://arxiv.org/abs/1910.10683) chooses $d$ freely. The
 # [Transformer](https://arxiv.org/abs/1706.03762) has 8 heads for $m = 512$, the largest
@@ -1012,12 +1016,10 @@ assert check("attention.heads", my_heads)
 # ## Key points
 #
 # * Attention is a weighted mean of values; each weight comes from a query and a key.
-# * In self-attention, all three are projections of one sequence; in cross-attention,
-#   keys and values come from a second one.
+# * In self-attention, all three are projections of one sequence.
 # * The scale $1/\sqrt{d}$ keeps the softmax from starting out saturated.
 # * In this book a mask is boolean, True means "may look", and a query that sees nothing
 #   gets zeros.
-# * Heads attend independently of each other.
 # * Without a mask, shuffling the words shuffles the outputs in the same way.
 
 # %% [markdown] tags=["torch"]

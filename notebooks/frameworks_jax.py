@@ -60,7 +60,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from helpers.show import drawing, plots, say
 from helpers.weights import as_numpy, load_weights, save_weights, to_arrays
@@ -94,6 +94,9 @@ order = np.random.default_rng(0).permutation(len(pixels))
 pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
 train_rows, validation_rows = slice(1197), slice(1197, 1437)
 test_rows = slice(1437, None)
+training = (pixels[train_rows], classes[train_rows])
+validation = (pixels[validation_rows], classes[validation_rows])
+test = (pixels[test_rows], classes[test_rows])
 
 # %% mystnb={"image": {"alt": "A row of ten handwritten digits of 8 by 8 pixels, grey and blurred, one of each class; below each its class."}} tags=["shared", "figure"]
 shown = [np.flatnonzero(classes[train_rows] == label)[0] for label in range(10)]
@@ -112,8 +115,8 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 #
 # Everything in this loop is an array, from the pictures to the parameters. Besides a
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
-# with it. On all pages, `tensor(…)` makes such an array of one of NumPy, in float32,
-# not float64: half the memory, and much faster on a GPU.
+# with it. On all pages, `tensor(…)` turns an array of NumPy into one of the framework,
+# in float32, not float64: half the memory, and much faster on a GPU.
 
 # %% [markdown] tags=["jax"]
 # `jax.numpy` has NumPy's functions under NumPy's names. New arrays are on the GPU or
@@ -175,9 +178,9 @@ start = np.array([0.5, -1.0, 0.25])  # i
 
 # %% [markdown] tags=["jax"]
 # `jax.grad(f)` is a function that computes the gradient of `f` with respect to its
-# first argument; `jax.value_and_grad(f)` returns the value of `f` as well. On a recent
-# NVIDIA GPU, JAX's products are in TF32, with 11 significant bits, unless told
-# otherwise.
+# first argument; `jax.value_and_grad(f)` returns the value of `f` as well. (On
+# recent GPUs of NVIDIA, JAX multiplies with 11 significant bits, in TF32; the set-up of
+# this page asks for the 24 of float32.)
 
 # %% tags=["jax"]
 x, y, w = tensor(inputs), tensor(targets), tensor(start)
@@ -188,8 +191,7 @@ def loss_fn(w, x, y):
     return ((jnp.tanh(x @ w) - y) ** 2).mean()
 
 
-with jax.default_matmul_precision("highest"):  # all 24 bits of float32
-    loss, gradient = jax.value_and_grad(loss_fn)(w, x, y)
+loss, gradient = jax.value_and_grad(loss_fn)(w, x, y)
 gradient
 
 # %% tags=["shared", "say"]
@@ -244,9 +246,9 @@ class Classifier(nnx.Module):
 
 
 # %% tags=["jax"]
-def new_model(seed=0):
+def new_model(i=64, f=64, c=10, seed=0):
     """A classifier whose random parameters come from a seed."""
-    return Classifier(64, 64, 10, rngs=nnx.Rngs(seed))
+    return Classifier(i, f, c, rngs=nnx.Rngs(seed))
 
 
 model = new_model()
@@ -275,8 +277,8 @@ params = nnx.state(model, nnx.Param)
 # fraction of correct answers, is for us to read.
 
 # %% [markdown] tags=["jax"]
-# Optax's function expects the classes on the last axis, and returns a loss for each
-# label.
+# Optax's function expects the axis of the classes, `c`, in last place, and returns a
+# loss for each label.
 
 
 # %% tags=["jax"]
@@ -290,9 +292,9 @@ def cross_entropy(model, inputs, labels):
 
 # %% [markdown] tags=["shared"]
 # Gradient descent subtracts $\eta\, g$ from each parameter: its gradient $g$ times a
-# *learning rate*. On random batches it is called SGD. *Adam* keeps a running average of
-# $g$ and one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$
-# for these averages, a step is
+# *learning rate*. (With random batches, it is *stochastic* gradient descent, SGD.)
+# *Adam* keeps a running average of $g$ and one of $g^2$ for each parameter $w$. With
+# $\overline{g}$ and $\overline{g^2}$ for these averages, a step is
 #
 # $$w \leftarrow w - \eta\, \overline{g} \Big/ \sqrt{\overline{g^2}} ,$$
 #
@@ -301,7 +303,7 @@ def cross_entropy(model, inputs, labels):
 # keeps the root from being zero.)
 #
 # An *epoch* is one pass through the training data, in a new order. Each row of
-# `batches` says which digits make up one batch.
+# `batches` has the row numbers of the digits in one batch, for all epochs in advance.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 10, 0.03
@@ -311,12 +313,14 @@ orders = np.array([rng.permutation(n_train) for _ in range(epochs)])
 batches = orders[:, : n_batches * batch_size].reshape(-1, batch_size)  # n b
 
 # %% [markdown] tags=["jax"]
-# `optax.adam` is a rule for steps, and `nnx.Optimizer` keeps its state, such as Adam's
-# averages. `nnx.value_and_grad` takes the gradient with respect to the parameters of
-# the model; `has_aux=True`: the loss comes with metrics. `optimizer.update` changes the
-# model in place. `nnx.jit` *compiles* the function: at the first call, Python runs it
-# and JAX records its operations; later calls run these as one fast program. (`jax.jit`
-# does the same for functions of arrays.)
+# * `optax.adam` is a rule for steps; `nnx.Optimizer` keeps its state, such as Adam's
+#   averages, and its `update` changes the model in place.
+# * `nnx.value_and_grad` takes the gradient with respect to the parameters of the model;
+#   `has_aux=True` says that the loss comes with metrics.
+# * `nnx.jit` (for functions of arrays: `jax.jit`) *compiles* a function: at the first
+#   call, Python runs it and JAX records its operations; later calls run these as one
+#   fast program. (If you change `cross_entropy`, run the cell of `update` again, too:
+#   the program keeps the old one.)
 
 
 # %% tags=["jax"]
@@ -340,7 +344,7 @@ def train(model, x, y, batches, learning_rate):
 
 
 # %% tags=["shared"]
-x_train, y_train = tensor(pixels[train_rows]), tensor(classes[train_rows])
+x_train, y_train = tensor(training[0]), tensor(training[1])
 model = new_model()
 losses = as_numpy(train(model, x_train, y_train, batches, learning_rate))
 
@@ -358,44 +362,17 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Loss, update and loop are at most twenty lines, without docstrings. *The reverse task*
-# builds the loop to copy into your own code: the same update, with AdamW, a schedule
-# for the learning rate, clipped gradients and validation.
-
-# %% [markdown] tags=["jax"]
-# A compiled function does not notice when something that it calls or reads is changed
-# later in the notebook: it goes on with what it found when it was compiled. So hand
-# over as arguments what may change, or run the cell that defines it again, too. Here
-# the second call should multiply by 3:
-
-
-# %% tags=["jax"]
-def factor():
-    return 2.0
-
-
-@jax.jit
-def scaled(x):
-    return factor() * x
-
-
-before = scaled(1.0)
-
-
-def factor():  # changed, as in a cell that you edit
-    return 3.0
-
-
-before, scaled(1.0)
+# That is the whole training, in twenty lines: loss, update and loop.
 
 # %% [markdown] tags=["shared"]
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. The validation digits are for choices, here of the learning rate: ours, a
-# tenth of it, or ten times as much. (If the best were the lowest or the highest, we
-# would try further ones.) Then come the test digits, once: a model looks better on the
-# data that chose it than on new ones.
+# tenth of it, or ten times as much. With a low rate, ten epochs may not be enough; with
+# a high one, the steps jump over the minimum. (If an outer one were best, we would go
+# on.) Then come the test digits, once: on average, a model looks better on the data
+# that chose it than on new ones.
 #
 # Some layers work differently in training: *dropout* then sets each number to zero with
 # probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
@@ -413,9 +390,9 @@ def predict(model, x):
     return as_numpy(model(tensor(x)))
 
 
-def accuracy(model, rows):
-    """Fraction of the digits ``rows`` that are classified correctly."""
-    return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
+def accuracy(model, x, y):
+    """Fraction of the rows that are classified correctly: ``b i, b -> ``."""
+    return (predict(model, x).argmax(-1) == y).mean()
 
 
 # %% tags=["shared"]
@@ -424,22 +401,21 @@ for rate in (0.003, 0.3):
     models[rate] = new_model()
     train(models[rate], x_train, y_train, batches, rate)
 for rate in sorted(models):
-    print(f"rate {rate}: validation {accuracy(models[rate], validation_rows):.1%}")
+    print(f"rate {rate}: validation {accuracy(models[rate], *validation):.1%}")
 
 # %% tags=["shared"]
-best = max(models, key=lambda rate: accuracy(models[rate], validation_rows))
+best = max(models, key=lambda rate: accuracy(models[rate], *validation))
 model = models[best]
-on_train, on_validation = accuracy(model, train_rows), accuracy(model, validation_rows)
-on_test, n_test = accuracy(model, test_rows), len(classes[test_rows])
+on_train, on_validation = accuracy(model, *training), accuracy(model, *validation)
+on_test, n_test = accuracy(model, *test), len(classes[test_rows])
 standard_error = np.sqrt(on_test * (1 - on_test) / n_test)
-n_wrong = round((1 - on_test) * n_test)
 
 # %% tags=["shared", "say"]
 say(f"""The rate {best} is best. Its model classifies {on_train:.1%} of the training
 digits correctly, {on_validation:.1%} of the validation digits, and **{on_test:.1%}** of
-the test digits, with a standard error of {100 * standard_error:.1f} points: other
-{n_test} digits would give another number, about so far away. (Another training would,
-too.) Of its {n_wrong} mistakes in the test, the most confident (class → choice):""")
+the {n_test} test digits. The standard error, {100 * standard_error:.1f} points, says
+how far this number typically moves with other test digits. Of the mistakes, the most
+confident (class → choice):""")
 
 # %% mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}} tags=["shared", "figure"]
 labels, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
@@ -457,9 +433,10 @@ plots.pictures(images, captions=captions)
 few = new_model()
 first_50 = rng.integers(50, size=batches.shape)  # rows: n b
 few_losses = as_numpy(train(few, x_train, y_train, first_50, best))
+few_known = accuracy(few, pixels[:50], classes[:50])
+few_new = accuracy(few, *validation)
 
 # %% tags=["shared", "say"]
-few_known, few_new = accuracy(few, slice(50)), accuracy(few, validation_rows)
 say(
     f"The model classifies {few_known:.0%} of these 50 digits correctly, but only "
     f"{few_new:.1%} of the validation digits. A large gap between training and new "
@@ -469,18 +446,53 @@ say(
 # %% tags=["shared", "check"]
 # Checked: loss below 0.15, test above 94 %; 50 digits are learned, new ones suffer
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
-assert on_test > 0.94 and on_validation > accuracy(models[0.003], validation_rows)
+assert on_test > 0.94 and on_validation > accuracy(models[0.003], *validation)
 hits = predict(model, pixels[test_rows]).argmax(-1) == classes[test_rows]
 np.testing.assert_allclose(standard_error, hits.std() / len(hits) ** 0.5, atol=1e-6)
 assert few_known == 1 and few_losses[-1] < 0.015
 assert few_new < on_validation and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
+# ## Your own table goes through the same functions
+#
+# `train`, `predict` and `accuracy` know nothing of digits. For a table of your own,
+# change the loading, the split and the sizes: they need numbers, `b i`, and a class for
+# each row, counted from 0. *Standardise* columns of different units: subtract the mean
+# and divide by the standard deviation, both of the training rows alone. Here are 569
+# tumours, malignant (0) or benign (1), with 30 measurements of their cells. No setting
+# is chosen, so two parts are enough:
+
+# %% tags=["shared"]
+table, kinds = load_breast_cancer(return_X_y=True)  # b i, b
+order = np.random.default_rng(0).permutation(len(table))
+table, kinds = table[order], kinds[order]  # the first 400 rows are for training
+mean, deviation = table[:400].mean(axis=0), table[:400].std(axis=0)  # i
+table = (table - mean) / deviation
+table_batches = np.random.default_rng(1).integers(400, size=(100, 32))  # rows: n b
+table_model = new_model(i=30, c=2)
+train(table_model, tensor(table[:400]), tensor(kinds[:400]), table_batches, 0.01)
+print(f"new rows: {accuracy(table_model, table[400:], kinds[400:]):.1%}")
+
+# %% [markdown] tags=["shared"]
+# What do you expect without the line that standardises? Try it. The softmax of the
+# logits gives the probability of each class, here for the three new rows of which the
+# model is least certain:
+
+# %% tags=["jax"]
+logits = tensor(predict(table_model, table[400:]))  # b c
+p = as_numpy(jax.nn.softmax(logits, axis=-1))  # b c
+p[p.max(axis=1).argsort()[:3]].round(2)
+
+# %% tags=["shared", "check"]
+# Checked: of the tumours that were not in the training, most are classified correctly
+assert accuracy(table_model, table[400:], kinds[400:]) > 0.93
+
+# %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Why are initial weights random? Set all parameters
 # of a new model to $0.05$, and train it at the rate $0.003$. How will the 64 hidden
-# features differ, and how many validation digits will be right?
+# features differ, and how many validation digits will be right? Begin with:
 
-# %% tags=["jax", "answer"]
+# %% tags=["jax"]
 alike = new_model()
 params = nnx.state(alike, nnx.Param)
 nnx.update(alike, jax.tree.map(lambda x: jnp.full_like(x, 0.05), params))
@@ -488,7 +500,7 @@ nnx.update(alike, jax.tree.map(lambda x: jnp.full_like(x, 0.05), params))
 # %% tags=["shared", "answer"]
 train(alike, x_train, y_train, batches, 0.003)
 columns = to_arrays(alike)["hidden.weight"]  # i f
-same_right = accuracy(alike, validation_rows)
+same_right = accuracy(alike, *validation)
 assert np.ptp(columns, axis=1).max() < 0.001 * np.ptp(columns)  # equal, to rounding
 assert same_right < 0.4
 named = len(set(predict(alike, pixels[validation_rows]).argmax(axis=1)))
@@ -665,6 +677,31 @@ kept
 # only while JAX traces, and `if x > 0` is an error, because the value is unknown: use
 # `jnp.where`. An argument whose value Python needs, such as a size, is named in
 # `static_argnames`.
+
+# %% [markdown] tags=["jax"]
+# Nor does a compiled function notice when something that it calls or reads is changed
+# later: it keeps what it found when it was compiled. So hand over as arguments what may
+# change. Here the second call should multiply by 3:
+
+
+# %% tags=["jax"]
+def factor():
+    return 2.0
+
+
+@jax.jit
+def scaled(x):
+    return factor() * x
+
+
+before = scaled(1.0)
+
+
+def factor():  # changed, as in a cell that you edit
+    return 3.0
+
+
+before, scaled(1.0)
 
 # %% tags=["jax", "check"]
 # Checked: one run per shape; tracers in the list, losses returned; the old factor stays
@@ -844,6 +881,7 @@ np.testing.assert_allclose(*[found[: 2 * n_batches] for found in results], rtol=
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
 # that differ; documentation: [JAX](https://docs.jax.dev),
-# [Flax](https://flax.readthedocs.io), [Optax](https://optax.readthedocs.io). A loop to
-# copy is in [The reverse task](reverse_jax.ipynb), help in [When training
-# fails](debugging_jax.ipynb). Next comes [attention, in JAX](attention_jax.ipynb).
+# [Flax](https://flax.readthedocs.io), [Optax](https://optax.readthedocs.io). A loop for
+# longer trainings, to copy, is in [The reverse task](reverse_jax.ipynb), help in [When
+# training fails](debugging_jax.ipynb). Next comes [attention, in
+# JAX](attention_jax.ipynb).

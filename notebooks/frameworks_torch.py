@@ -57,7 +57,7 @@ import time
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
 
 from helpers.show import drawing, plots, say
@@ -91,6 +91,9 @@ order = np.random.default_rng(0).permutation(len(pixels))
 pixels, classes = pixels[order] / 16, classes[order]  # ink from 0 to 1
 train_rows, validation_rows = slice(1197), slice(1197, 1437)
 test_rows = slice(1437, None)
+training = (pixels[train_rows], classes[train_rows])
+validation = (pixels[validation_rows], classes[validation_rows])
+test = (pixels[test_rows], classes[test_rows])
 
 # %% mystnb={"image": {"alt": "A row of ten handwritten digits of 8 by 8 pixels, grey and blurred, one of each class; below each its class."}} tags=["shared", "figure"]
 shown = [np.flatnonzero(classes[train_rows] == label)[0] for label in range(10)]
@@ -109,15 +112,14 @@ assert all(set(classes[part]) == set(range(10)) for part in parts)
 #
 # Everything in this loop is an array, from the pictures to the parameters. Besides a
 # *shape* and a *dtype*, as in NumPy, it has a *device*: the CPU or GPU that computes
-# with it. On all pages, `tensor(…)` makes such an array of one of NumPy, in float32,
-# not float64: half the memory, and much faster on a GPU.
+# with it. On all pages, `tensor(…)` turns an array of NumPy into one of the framework,
+# in float32, not float64: half the memory, and much faster on a GPU.
 
 # %% [markdown] tags=["torch"]
 # An axis is called a `dim` in PyTorch. A tensor is made on the CPU unless you name a
 # `device`. `x.to(device)` returns a copy on the device (or `x`, if it is there);
 # `model.to(device)` moves the model itself. An operation expects all its tensors on the
-# same device. (The GPU of a Mac is called `"mps"`. This book looks for `"cuda"` only,
-# so on a Mac its pages in PyTorch run on the CPU.)
+# same device. (The GPU of a Mac is called `"mps"`; this book looks for `"cuda"` only.)
 
 # %% tags=["torch", "export"]
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -248,10 +250,10 @@ class Classifier(nn.Module):
 
 
 # %% tags=["torch"]
-def new_model(seed=0):
+def new_model(i=64, f=64, c=10, seed=0):
     """A classifier whose random parameters come from a seed."""
     torch.manual_seed(seed)
-    return Classifier(64, 64, 10).to(device)  # drawn on the CPU: equal everywhere
+    return Classifier(i, f, c).to(device)  # drawn on the CPU: equal everywhere
 
 
 model = new_model()
@@ -279,8 +281,8 @@ state = model.state_dict()
 # fraction of correct answers, is for us to read.
 
 # %% [markdown] tags=["torch"]
-# PyTorch's function expects the classes on the second axis, and returns the mean over
-# the labels.
+# PyTorch's function expects the axis of the classes, `c`, in second place, and returns
+# the mean over the labels.
 
 
 # %% tags=["torch"]
@@ -294,9 +296,9 @@ def cross_entropy(model, inputs, labels):
 
 # %% [markdown] tags=["shared"]
 # Gradient descent subtracts $\eta\, g$ from each parameter: its gradient $g$ times a
-# *learning rate*. On random batches it is called SGD. *Adam* keeps a running average of
-# $g$ and one of $g^2$ for each parameter $w$. With $\overline{g}$ and $\overline{g^2}$
-# for these averages, a step is
+# *learning rate*. (With random batches, it is *stochastic* gradient descent, SGD.)
+# *Adam* keeps a running average of $g$ and one of $g^2$ for each parameter $w$. With
+# $\overline{g}$ and $\overline{g^2}$ for these averages, a step is
 #
 # $$w \leftarrow w - \eta\, \overline{g} \Big/ \sqrt{\overline{g^2}} ,$$
 #
@@ -305,7 +307,7 @@ def cross_entropy(model, inputs, labels):
 # keeps the root from being zero.)
 #
 # An *epoch* is one pass through the training data, in a new order. Each row of
-# `batches` says which digits make up one batch.
+# `batches` has the row numbers of the digits in one batch, for all epochs in advance.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 10, 0.03
@@ -342,7 +344,7 @@ def train(model, x, y, batches, learning_rate):
 
 
 # %% tags=["shared"]
-x_train, y_train = tensor(pixels[train_rows]), tensor(classes[train_rows])
+x_train, y_train = tensor(training[0]), tensor(training[1])
 model = new_model()
 losses = as_numpy(train(model, x_train, y_train, batches, learning_rate))
 
@@ -360,42 +362,17 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# Loss, update and loop are at most twenty lines, without docstrings. *The reverse task*
-# builds the loop to copy into your own code: the same update, with AdamW, a schedule
-# for the learning rate, clipped gradients and validation.
-
-# %% [markdown] tags=["torch"]
-# Python looks a name up at every call. So if you change a function in a notebook, all
-# that call it follow, and no cell has to run again. (Compiled functions of JAX keep the
-# old one.) Here the second call multiplies by 3:
-
-
-# %% tags=["torch"]
-def factor():
-    return 2.0
-
-
-def scaled(x):
-    return factor() * x
-
-
-before = scaled(1.0)
-
-
-def factor():  # changed, as in a cell that you edit
-    return 3.0
-
-
-before, scaled(1.0)
+# That is the whole training, in twenty lines: loss, update and loop.
 
 # %% [markdown] tags=["shared"]
 # ## Validation data choose, test data judge
 #
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. The validation digits are for choices, here of the learning rate: ours, a
-# tenth of it, or ten times as much. (If the best were the lowest or the highest, we
-# would try further ones.) Then come the test digits, once: a model looks better on the
-# data that chose it than on new ones.
+# tenth of it, or ten times as much. With a low rate, ten epochs may not be enough; with
+# a high one, the steps jump over the minimum. (If an outer one were best, we would go
+# on.) Then come the test digits, once: on average, a model looks better on the data
+# that chose it than on new ones.
 #
 # Some layers work differently in training: *dropout* then sets each number to zero with
 # probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
@@ -415,9 +392,9 @@ def predict(model, x):
     return as_numpy(model(tensor(x)))
 
 
-def accuracy(model, rows):
-    """Fraction of the digits ``rows`` that are classified correctly."""
-    return (predict(model, pixels[rows]).argmax(-1) == classes[rows]).mean()
+def accuracy(model, x, y):
+    """Fraction of the rows that are classified correctly: ``b i, b -> ``."""
+    return (predict(model, x).argmax(-1) == y).mean()
 
 
 # %% tags=["shared"]
@@ -426,22 +403,21 @@ for rate in (0.003, 0.3):
     models[rate] = new_model()
     train(models[rate], x_train, y_train, batches, rate)
 for rate in sorted(models):
-    print(f"rate {rate}: validation {accuracy(models[rate], validation_rows):.1%}")
+    print(f"rate {rate}: validation {accuracy(models[rate], *validation):.1%}")
 
 # %% tags=["shared"]
-best = max(models, key=lambda rate: accuracy(models[rate], validation_rows))
+best = max(models, key=lambda rate: accuracy(models[rate], *validation))
 model = models[best]
-on_train, on_validation = accuracy(model, train_rows), accuracy(model, validation_rows)
-on_test, n_test = accuracy(model, test_rows), len(classes[test_rows])
+on_train, on_validation = accuracy(model, *training), accuracy(model, *validation)
+on_test, n_test = accuracy(model, *test), len(classes[test_rows])
 standard_error = np.sqrt(on_test * (1 - on_test) / n_test)
-n_wrong = round((1 - on_test) * n_test)
 
 # %% tags=["shared", "say"]
 say(f"""The rate {best} is best. Its model classifies {on_train:.1%} of the training
 digits correctly, {on_validation:.1%} of the validation digits, and **{on_test:.1%}** of
-the test digits, with a standard error of {100 * standard_error:.1f} points: other
-{n_test} digits would give another number, about so far away. (Another training would,
-too.) Of its {n_wrong} mistakes in the test, the most confident (class → choice):""")
+the {n_test} test digits. The standard error, {100 * standard_error:.1f} points, says
+how far this number typically moves with other test digits. Of the mistakes, the most
+confident (class → choice):""")
 
 # %% mystnb={"image": {"alt": "A row of blurred digits of 8 by 8 pixels, all classified wrongly; below each its class and the class that the model chose."}} tags=["shared", "figure"]
 labels, logits = classes[test_rows], predict(model, pixels[test_rows])  # b, b c
@@ -459,9 +435,10 @@ plots.pictures(images, captions=captions)
 few = new_model()
 first_50 = rng.integers(50, size=batches.shape)  # rows: n b
 few_losses = as_numpy(train(few, x_train, y_train, first_50, best))
+few_known = accuracy(few, pixels[:50], classes[:50])
+few_new = accuracy(few, *validation)
 
 # %% tags=["shared", "say"]
-few_known, few_new = accuracy(few, slice(50)), accuracy(few, validation_rows)
 say(
     f"The model classifies {few_known:.0%} of these 50 digits correctly, but only "
     f"{few_new:.1%} of the validation digits. A large gap between training and new "
@@ -471,18 +448,53 @@ say(
 # %% tags=["shared", "check"]
 # Checked: loss below 0.15, test above 94 %; 50 digits are learned, new ones suffer
 assert losses[0] > 2 and losses[-n_batches:].mean() < 0.15
-assert on_test > 0.94 and on_validation > accuracy(models[0.003], validation_rows)
+assert on_test > 0.94 and on_validation > accuracy(models[0.003], *validation)
 hits = predict(model, pixels[test_rows]).argmax(-1) == classes[test_rows]
 np.testing.assert_allclose(standard_error, hits.std() / len(hits) ** 0.5, atol=1e-6)
 assert few_known == 1 and few_losses[-1] < 0.015
 assert few_new < on_validation and few_new < 0.93
 
 # %% [markdown] tags=["shared"]
+# ## Your own table goes through the same functions
+#
+# `train`, `predict` and `accuracy` know nothing of digits. For a table of your own,
+# change the loading, the split and the sizes: they need numbers, `b i`, and a class for
+# each row, counted from 0. *Standardise* columns of different units: subtract the mean
+# and divide by the standard deviation, both of the training rows alone. Here are 569
+# tumours, malignant (0) or benign (1), with 30 measurements of their cells. No setting
+# is chosen, so two parts are enough:
+
+# %% tags=["shared"]
+table, kinds = load_breast_cancer(return_X_y=True)  # b i, b
+order = np.random.default_rng(0).permutation(len(table))
+table, kinds = table[order], kinds[order]  # the first 400 rows are for training
+mean, deviation = table[:400].mean(axis=0), table[:400].std(axis=0)  # i
+table = (table - mean) / deviation
+table_batches = np.random.default_rng(1).integers(400, size=(100, 32))  # rows: n b
+table_model = new_model(i=30, c=2)
+train(table_model, tensor(table[:400]), tensor(kinds[:400]), table_batches, 0.01)
+print(f"new rows: {accuracy(table_model, table[400:], kinds[400:]):.1%}")
+
+# %% [markdown] tags=["shared"]
+# What do you expect without the line that standardises? Try it. The softmax of the
+# logits gives the probability of each class, here for the three new rows of which the
+# model is least certain:
+
+# %% tags=["torch"]
+logits = tensor(predict(table_model, table[400:]))  # b c
+p = as_numpy(torch.softmax(logits, dim=-1))  # b c
+p[p.max(axis=1).argsort()[:3]].round(2)
+
+# %% tags=["shared", "check"]
+# Checked: of the tumours that were not in the training, most are classified correctly
+assert accuracy(table_model, table[400:], kinds[400:]) > 0.93
+
+# %% [markdown] tags=["shared"]
 # **Exercise 1, predict, then run.** Why are initial weights random? Set all parameters
 # of a new model to $0.05$, and train it at the rate $0.003$. How will the 64 hidden
-# features differ, and how many validation digits will be right?
+# features differ, and how many validation digits will be right? Begin with:
 
-# %% tags=["torch", "answer"]
+# %% tags=["torch"]
 alike = new_model()
 for parameter in alike.parameters():
     nn.init.constant_(parameter, 0.05)
@@ -490,7 +502,7 @@ for parameter in alike.parameters():
 # %% tags=["shared", "answer"]
 train(alike, x_train, y_train, batches, 0.003)
 columns = to_arrays(alike)["hidden.weight"]  # i f
-same_right = accuracy(alike, validation_rows)
+same_right = accuracy(alike, *validation)
 assert np.ptp(columns, axis=1).max() < 0.001 * np.ptp(columns)  # equal, to rounding
 assert same_right < 0.4
 named = len(set(predict(alike, pixels[validation_rows]).argmax(axis=1)))
@@ -662,6 +674,30 @@ kept
 # intermediate results, until `backward()` frees them. In validation nobody calls it,
 # and the memory fills up: there, store `loss.detach()`, or use `torch.no_grad()`.
 
+# %% [markdown] tags=["torch"]
+# Python looks a name up at every call, too: if you change a function in a notebook, all
+# that call it follow. (Compiled functions of JAX do not.) The second call multiplies by
+# 3:
+
+
+# %% tags=["torch"]
+def factor():
+    return 2.0
+
+
+def scaled(x):
+    return factor() * x
+
+
+before = scaled(1.0)
+
+
+def factor():  # changed, as in a cell that you edit
+    return 3.0
+
+
+before, scaled(1.0)
+
 # %% tags=["torch", "check"]
 # Checked: one run per call; kept losses hold their graphs; the new factor is used
 assert len(kept) == 4 and all(loss.grad_fn is not None for loss in kept)
@@ -829,6 +865,6 @@ np.testing.assert_allclose(*[found[: 2 * n_batches] for found in results], rtol=
 #
 # [JAX and PyTorch compared](../book/comparison.md) lists the names and the defaults
 # that differ; documentation: [PyTorch](https://docs.pytorch.org/docs/stable/). A loop
-# to copy is in [The reverse task](reverse_torch.ipynb), help in [When training
-# fails](debugging_torch.ipynb). Next comes [attention, in
+# for longer trainings, to copy, is in [The reverse task](reverse_torch.ipynb), help in
+# [When training fails](debugging_torch.ipynb). Next comes [attention, in
 # PyTorch](attention_torch.ipynb).
