@@ -134,7 +134,6 @@ def sinusoidal_positions(length, m):
 # %% tags=["shared"]
 m, length = 48, 96
 codes = as_numpy(sinusoidal_positions(length, m))  # s m
-omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2, one per pair
 
 # %% mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}} tags=["shared", "figure"]
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
@@ -164,6 +163,7 @@ fig
 
 # %% tags=["shared", "check"]
 # Checked: a step of t positions turns hand j by omega_j t, wherever it stands
+omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2, one per pair
 hands = codes[:, 1::2] + 1j * codes[:, ::2]  # s m/2, as complex numbers
 for t in (-3, 1, 10):
     now, then = hands[10:-10], hands[10 + t : length - 10 + t]
@@ -373,12 +373,8 @@ rows = as_numpy(embedding(tensor(ids)))  # b s m
 rows[0].round(1)  # step, by, step
 
 # %% [markdown] tags=["shared"]
-# The two rows of *step* are equal. (Training brings the rows of words that are used
-# alike close together, [Mikolov et al. 2013](https://arxiv.org/abs/1301.3781).) A
-# *one-hot* vector, all zeros but a one at the id, times the table gives the same row,
-# so an embedding is a linear layer; but this vector is *sparse*, and as long as the
-# vocabulary, so we look the row up. For features, such as those of a picture, an
-# ordinary linear layer takes its place.
+# The two rows of *step* are equal. For features, such as those of a picture, a linear
+# layer takes the place of the table.
 #
 # Our model, the `Predictor`, has five stages:
 #
@@ -571,6 +567,12 @@ say(
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Three words on their way through the model
+#
+# A *one-hot* vector, all zeros but a one at the id, times the table of an embedding
+# gives the same row as the look-up. So an embedding is a linear layer; only, such
+# vectors are *sparse*, and as long as the vocabulary. (Training brings the rows of
+# words that are used alike close together, [Mikolov et al.
+# 2013](https://arxiv.org/abs/1301.3781).)
 #
 # Follow our three words through a small, untrained model:
 
