@@ -441,8 +441,8 @@ viewer.attention(
 # Here $\mu$ and $\sigma^2$ are the mean and the variance of the $m$ features of one
 # position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
 # [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
-# $\beta$: it divides by the root of the mean square. (Why not batch norm? It would mix
-# the sentences of a batch: see the extra, with other norms.)
+# $\beta$: it divides by the root of the mean square. (Batch norm would mix the
+# sentences of a batch: see the extra.)
 #
 # We take the norms out:
 
