@@ -271,8 +271,8 @@ say(
 # they are different. A head that weights both bits equally passes on their mean: 0, ½
 # or 1. The output should be 0, 1, 0. What follows this head in the attention layer, the
 # matrix $W_O$, is linear, and no straight line goes up and down again: the best one is
-# ½ everywhere. A net with two hidden features can do it, by $\max(0, 2x) - 2\max(0, 2x
-# - 1)$:
+# ½ everywhere. A net with two hidden features can do it, by
+# $\max(0, 2x) - 2\max(0, 2x - 1)$:
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
@@ -544,7 +544,7 @@ class PreNormBlock(EncoderBlock):
 # ## The encoder is a stack of blocks
 #
 # The encoder is only a loop, which hands the mask to every block. It also collects the
-# attention weights of all blocks, the *maps*:
+# attention weights of all blocks, the *maps*.
 
 # %% [markdown] tags=["jax"]
 # `nnx.data` marks a list that holds layers.
