@@ -129,8 +129,8 @@ say(
 # %% [markdown] tags=["shared"]
 # In a single attention layer, the question cannot know that it should look at *Ben
 # lives in Rome*: whatever the matrices, the score between the two depends on these two
-# sentences alone, and neither says who Anna's brother is. A third sentence can change
-# this score only in the second layer.
+# sentences alone, and neither says who Anna's brother is. In the second layer, the
+# question has already read that in a third one.
 
 # %% tags=["shared", "check"]
 # Checked: if Ben moves, the first look is the same, the second finds another city
@@ -146,12 +146,15 @@ assert names[look(again, about, moved)[0][3].argmax()] == "Oslo"
 # ## A block mixes positions, then works on each one alone
 #
 # So we stack layers; the unit of the stack is the **block**. Its input has a row of
-# $m$ features for each **token** of a text, a word or a piece of a word. Attention
-# moves information between the rows; then the **feed-forward net**, two linear layers,
-# computes something new from each row, with the same weights at every position. (One
-# wide layer and not several narrow ones: all its features are computed in parallel.)
-# The output of each of these two **branches** is *added* to its input (a **residual
-# connection**), and a **norm** brings each row of the sum to mean 0 and variance 1.
+# $m$ features for each **token** of a text, a word or a piece of a word. The block has
+# two **branches**, one after the other:
+#
+# * attention moves information between the rows;
+# * the **feed-forward net**, `ffn`, computes something new from each row, with the same
+#   weights at every position.
+#
+# The output of a branch is *added* to its input, a **residual connection**. Then a
+# **norm** brings each row of the sum to mean 0 and variance 1.
 
 # %% mystnb={"image": {"alt": "The encoder block as a flow from top to bottom: attention, a plus where the input is added again, norm1; then ffn, which treats each position alone, a plus, norm2. A residual path leads around attention and another around ffn. A mask enters attention, its weights come out."}} tags=["shared", "figure"]
 drawing("encoder-block")
@@ -163,15 +166,15 @@ drawing("encoder-block")
 # \mathrm{FFN}(x) &= \max(0,\, xW_1 + b_1)\, W_2 + b_2
 # \end{aligned}$$
 #
-# Here $x$ is the input, $W_1$ widens each row to $f$ hidden features, usually $2m$ to
-# $8m$, and $W_2$ brings it back to $m$; $b_1$ and $b_2$ are biases. The activation
-# $\max(0, \cdot)$ is the ReLU; GELU is a smooth form of it.
+# Here $x$ is the input. $W_1$ widens each row to $f$ hidden features, usually $2m$ to
+# $8m$, all computed in parallel, and $W_2$ brings it back to $m$; $b_1$ and $b_2$ are
+# biases. The activation $\max(0, \cdot)$ is the ReLU; GELU is a smooth form of it.
 #
 # In training, **dropout** ([Srivastava et al.
 # 2014](https://jmlr.org/papers/v15/srivastava14a.html)) sets a random share of the
 # hidden features to zero, so that the model cannot rely on any one of them. It scales
 # up the others, so that the mean stays the same. Its rate and the activation are
-# options of the net.
+# options of the net; our first block leaves them as they are, so dropout is off.
 
 # %% tags=["jax", "export"]
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False)}
@@ -233,12 +236,17 @@ titles, axes = ["input x", "output of the block"], {"x": "feature", "y": "positi
 pair, scale = [x[0], as_numpy(out)[0]], {"low": -3, "high": 3, "bar": "value"}
 plots.heatmaps(pair, titles=titles, size=(6.4, 2.6), **axes, **scale)
 
+# %% [markdown] tags=["shared"]
+# The branches only add to the input, so the output still resembles it; and the norm has
+# brought every row to one scale.
+
 # %% tags=["shared", "check"]
 # Checked: the block agrees with NumPy in float64; its net treats each position alone
 expected, _ = reference.encoder_block(x, to_arrays(block), n_heads)
 np.testing.assert_allclose(as_numpy(out), expected, atol=1e-5)
 alone, together = block.ffn(tensor(x[:, 3:4])), block.ffn(tensor(x))
 np.testing.assert_allclose(as_numpy(alone), as_numpy(together)[:, 3:4], atol=1e-6)
+assert np.corrcoef(x.ravel(), as_numpy(out).ravel())[0, 1] > 0.8
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1, by hand.** How many numbers does a block of sizes $m$ and $f$ learn?
@@ -261,9 +269,10 @@ say(
 #
 # What can the net do that a mean cannot? Take a sequence of two bits, and ask whether
 # they are different. A head that weights both bits equally passes on their mean: 0, ½
-# or 1. The output should be 0, 1, 0. What follows this head in the attention layer is
-# linear, and no straight line goes up and down again: the best one is ½ everywhere. A
-# net with two hidden features can do it, by $\max(0, 2x) - 2\max(0, 2x - 1)$:
+# or 1. The output should be 0, 1, 0. What follows this head in the attention layer, the
+# matrix $W_O$, is linear, and no straight line goes up and down again: the best one is
+# ½ everywhere. A net with two hidden features can do it, by
+# $\max(0, 2x) - 2\max(0, 2x - 1)$:
 
 # %% tags=["shared"]
 bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=float)
@@ -274,11 +283,11 @@ hidden = (np.maximum(0, 2 * mean), np.maximum(0, 2 * mean - 1))
 {"line": (slope * mean + start).round(2), "net": hidden[0] - 2 * hidden[1]}
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, change the code.** Two heads can do it without a feed-forward net: one
-# gives both bits the same weight, the other looks sharply at a 1 if there is one.
-# Compute both with `attention` (keys and values are the bits; one feature, so their
-# shape is `b k 1`). Which linear combination of the two outputs is right? (Two heads
-# see more than the mean.)
+# **Exercise 2, change the code.** Two heads see more than the mean, and can do it
+# without a feed-forward net: one gives both bits the same weight, the other looks
+# sharply at a 1 if there is one. Compute both with `attention` (keys and values are the
+# bits; one feature, so their shape is `b k 1`). Which linear combination of the two is
+# right?
 
 # %% tags=["shared", "answer"]
 keys = tensor(bits[:, :, None])  # b k 1
@@ -299,13 +308,14 @@ say(
 # ## In a new model without residual connections, positions become indistinguishable
 #
 # A stack of attention layers takes averages of averages. In stacks of attention alone,
-# the outputs of all positions approach each other, faster with each layer ([Dong et al.
+# the outputs of all positions approach each other, faster and faster ([Dong et al.
 # 2021](https://arxiv.org/abs/2103.03404)); feed-forward nets slow this down. A head
 # could look only at its own position, but it has to learn that: with our initial
-# weights it looks at all positions almost evenly. With a residual connection, each
-# position keeps what it had, and the branch only adds to it. We take the residual
-# connections out. The norms stay: they rescale each row, but cannot make equal rows
-# different.
+# weights it looks at all positions almost evenly.
+#
+# With a residual connection, each position keeps what it had, and the branch only adds
+# to it. As a test, we take the residual connections out. The norms stay: they rescale
+# each row, but cannot make equal rows different.
 
 
 # %% tags=["shared"]
@@ -369,9 +379,11 @@ say(
 # %% [markdown] tags=["shared"]
 # So without residual connections, all positions soon have nearly the same output. With
 # them the positions still become alike, only slowly, as each branch adds something
-# similar to all of them. And almost no gradient reaches their differences, so training
-# could hardly bring them back. You see it if you change the input of one position a
-# little: how much does its output then move away from the others?
+# similar to all of them.
+#
+# Could training bring the differences back? A gradient measures the effect of a small
+# change. So we change the input of one position a little: how far does its output move
+# away from the others?
 
 # %% tags=["shared", "experiment"]
 # Experiment: how far a small change at one position sets its output apart
@@ -388,9 +400,9 @@ for name, step in steps.items():
 
 # %% tags=["shared", "say"]
 say(
-    "After two blocks, a change of 1 at the input sets the output apart by "
-    f"{apart['with residuals']:.2f} with residual connections, and by "
-    f"**{apart['without residuals']:.3f}** without them; each block makes it less."
+    "After two blocks, the output moves away by "
+    f"{apart['with residuals']:.2f} times the change with residual connections, and by "
+    f"**{apart['without residuals']:.3f}** times without them."
 )
 
 # %% tags=["shared", "check"]
@@ -404,6 +416,9 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 assert apart["with residuals"] > 20 * apart["without residuals"]
 
 # %% [markdown] tags=["shared"]
+# Without them, almost no gradient reaches their differences, and less with each block:
+# training could hardly bring them back.
+#
 # Step through the layers of the attention maps: once all positions are equal, each of
 # the 16 keys gets one sixteenth.
 
@@ -417,13 +432,11 @@ viewer.attention(
 #
 # But residual connections have a price: each block adds to the row of a position, so
 # the numbers grow with depth. The scores, products of a query and a key, grow even
-# faster, and the softmax gives more and more of the weight to one key. (Equal weights
-# would be one sixteenth.)
+# faster, and the softmax gives more and more of the weight to one key.
 #
-# **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents this.
-# (Its authors also report faster training, and it is said to regularise a little; we
-# test neither here.) It brings the features of each position to mean 0 and variance 1,
-# then scales and shifts them:
+# **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents this. It
+# brings the features of each position to mean 0 and variance 1, then scales and shifts
+# them:
 #
 # $$\mathrm{LayerNorm}(x) =
 # \gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
@@ -431,8 +444,8 @@ viewer.attention(
 # Here $\mu$ and $\sigma^2$ are the mean and the variance of the $m$ features of one
 # position; $\gamma$ and $\beta$ are learned, one per feature; and $\epsilon$ is small.
 # [RMS norm](https://arxiv.org/abs/1910.07467), common today, leaves out $\mu$ and
-# $\beta$: it divides by the root of the mean square. (Why not batch norm? It would mix
-# the sentences of a batch: see the extra, with other norms.)
+# $\beta$: it divides by the root of the mean square. (Batch norm would mix the
+# sentences of a batch: see the extra.)
 #
 # We take the norms out:
 
@@ -445,7 +458,8 @@ def without_norms(block, x):
 
 
 # %% [markdown] tags=["shared"]
-# At the input of each of the 24 blocks we measure two numbers:
+# At the input of each of the 24 blocks we measure the spread of the numbers, and the
+# largest of the 16 weights of a query (dotted: if all were equal):
 
 
 # %% tags=["shared"]
@@ -476,10 +490,10 @@ fig
 
 # %% tags=["shared", "say"]
 say(
-    "Before any training, in this draw, without norms, the standard deviation at the "
-    f"input of the last block is {wild[0][-1]:.1f}, and a query gives "
-    f"**{wild[1][-1]:.0%}** of its weight to one of 16 keys. With norms, the first is "
-    f"{calm[0][-1]:.1f} by construction, and the largest weight {calm[1][-1]:.0%}."
+    "In this draw, before any training: without norms, the numbers before the last "
+    f"block have a standard deviation of {wild[0][-1]:.1f}, and a query gives "
+    f"**{wild[1][-1]:.0%}** of its weight to one of 16 keys. With norms, they have "
+    f"{calm[0][-1]:.1f} by construction, and the largest weight is {calm[1][-1]:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -506,7 +520,8 @@ assert largest.max() < 0.2
 # The residual path is then a plain sum: the input plus all branches. It hands the
 # gradient on to every block as it is, so a deep stack trains with less warm-up ([Xiong
 # et al. 2020](https://arxiv.org/abs/2002.04745); *Warm-up* compares both). The price:
-# the sum grows with depth, and the share of each new block in it shrinks.
+# the sum grows with depth, and the share of each new block in it shrinks. So one more
+# norm, at the end of the stack, has to scale it.
 
 # %% mystnb={"image": {"alt": "The encoder block with pre-norm, from top to bottom: norm1 and attention, a plus; norm2 and ffn, a plus. Each residual path starts before the norm, so it meets nothing but the two sums."}} tags=["shared", "figure"]
 drawing("pre-norm-block")
@@ -528,9 +543,8 @@ class PreNormBlock(EncoderBlock):
 # %% [markdown] tags=["shared"]
 # ## The encoder is a stack of blocks
 #
-# The encoder is then only a loop, which hands the mask to every block. It also collects
-# the attention weights of all blocks, the *maps*. (With pre-norm it ends with one more
-# norm, which scales the sum.)
+# The encoder is only a loop, which hands the mask to every block. It also collects the
+# attention weights of all blocks, the *maps*.
 
 # %% [markdown] tags=["jax"]
 # `nnx.data` marks a list that holds layers.
@@ -571,13 +585,14 @@ for block in encoder.blocks:
 np.testing.assert_allclose(as_numpy(y), as_numpy(out), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **In your own code** copy block and encoder from the next extra: they have dropout and
-# an option for pre-norm. Take 2 to 6 blocks for data of your own, heads of 64 features,
-# $f = 4m$ and dropout 0.1; the encoder of 2017 had 6 blocks,
-# [BERT](https://arxiv.org/abs/1810.04805) 12, with far more text than most of us have.
-# For a new model, try pre-norm, RMS norm, and
+# **In your own code** copy block and encoder from the next extra, which have dropout
+# and pre-norm. Begin with 4 blocks, $m = 128$, two heads of 64 features, $f = 4m$ and
+# dropout 0.1: by exercise 1, that is about 800,000 numbers to learn. Go down to 2
+# blocks or up to 6 as the validation loss tells you. The encoder of 2017 had 6 with $m
+# = 512$, [BERT](https://arxiv.org/abs/1810.04805) 12 with 768, and far more text than
+# most of us have. For a new model, try pre-norm, RMS norm, and
 # [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
-# hidden features.
+# hidden features; *The Transformer of today* builds them.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The block and the encoder with options
@@ -715,8 +730,10 @@ say(
 # often no memory. In text, the means also differ more from batch to batch than in
 # pictures, probably because a rare word comes up in few batches. Other norms are meant
 # to help: *Power Normalization* ([Shen et al. 2020](https://arxiv.org/abs/2003.07845))
-# and *Adaptive Normalization* ([Xu et al. 2019](https://arxiv.org/abs/1911.07013)). In
-# the code of layer norm and batch norm, only the axes differ:
+# and *Adaptive Normalization* ([Xu et al. 2019](https://arxiv.org/abs/1911.07013)).
+# (The authors of layer norm also report faster training, and it is said to regularise a
+# little; we test neither here.) In the code of layer norm and batch norm, only the axes
+# differ:
 
 
 # %% tags=["shared"]

@@ -26,8 +26,8 @@
 # each word is. How we do that decides whether the model also works on texts that are
 # longer than those it was trained on.
 #
-# The first half of the page is about positions, the second builds the whole model and
-# hides the padding. Between the two is a good place to stop.
+# The first half of the page is about positions, the second builds the whole model.
+# Between the two is a good place to stop.
 
 # %% [markdown] tags=["jax"]
 # This page uses **JAX**, with Flax NNX for layers. The same page in PyTorch:
@@ -107,7 +107,9 @@ drawing("clocks")
 
 # %% [markdown] tags=["shared"]
 # From each position to the next, the hand of pair $j$ turns by the angle $\omega_j$.
-# The pair holds the sine and the cosine of where it stands. With $m$ features,
+# The pair holds the sine and the cosine of where it stands. Pair 0 turns by one radian.
+# Each later pair is slower by the same factor, the last nearly $10000$ times as slow:
+# it does not come round even in a long text. With $m$ features,
 #
 # $$\begin{aligned}
 # PE_{pos,\,2j} &= \sin(\omega_j\, pos), \qquad \omega_j = 10000^{-2j/m} \\
@@ -134,7 +136,6 @@ def sinusoidal_positions(length, m):
 # %% tags=["shared"]
 m, length = 48, 96
 codes = as_numpy(sinusoidal_positions(length, m))  # s m
-omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2, one per pair
 
 # %% mystnb={"image": {"alt": "Heat map of the positional encoding, 96 positions by 48 features. The first features alternate quickly along the positions; the waves get slower with each pair, and the last features keep one colour throughout. Beside it the products of all pairs of codes, 96 by 96: every diagonal has one colour, and the main diagonal is the darkest."}} tags=["shared", "figure"]
 products = codes @ codes.T / (m / 2)  # s s, so that a code has 1 with itself
@@ -152,17 +153,19 @@ fig.axes[1].tick_params("y", labelleft=True)
 fig
 
 # %% [markdown] tags=["shared"]
-# In the left panel, the stripes at the bottom are slow hands: sines near 0, cosines
-# near 1.
+# In the left panel, each column is the code of one position; the stripes at the bottom
+# are slow hands. In the right panel, each diagonal has one colour: the dot product of
+# two codes depends on their distance only. It is largest for the same position, and
+# falls over the first few steps.
 #
-# Why clocks? A plain number grows, a hand does not. And a step of $t$ positions turns
-# hand $j$ by the angle $\omega_j t$, wherever it stands. A turn by a fixed angle is a
-# matrix, so one matrix can mean "three words to the left" at every position. The dot
-# product of two codes depends on their distance only: along a diagonal it has one
-# colour. It is largest for the same position, and falls over the first few steps.
+# Why clocks? A plain number would grow with the text and drown the word. And a step of
+# $t$ positions turns hand $j$ by the angle $\omega_j t$, wherever it stands. Such a
+# turn is a matrix, so one linear layer can make of any code that of "three words to the
+# left".
 
 # %% tags=["shared", "check"]
 # Checked: a step of t positions turns hand j by omega_j t, wherever it stands
+omega = 10000 ** (-np.arange(0, m, 2) / m)  # m/2, one per pair
 hands = codes[:, 1::2] + 1j * codes[:, ::2]  # s m/2, as complex numbers
 for t in (-3, 1, 10):
     now, then = hands[10:-10], hands[10 + t : length - 10 + t]
@@ -180,10 +183,10 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 # %% [markdown] tags=["shared"]
 # ## The codes are added to the input, computed or learned
 #
-# Inside a model, the table of codes is computed once and added to every input. The
-# alternative is a table that is **learned** like any other parameter;
-# [BERT](https://arxiv.org/abs/1810.04805) has one. In our code, both tables end at
-# `max_length`; a longer sequence raises an error.
+# Inside a model, the table of codes is computed once and added to every input.
+# (Appended codes would make every layer wider.) The alternative is a table that is
+# **learned** like any other parameter; [BERT](https://arxiv.org/abs/1810.04805) has
+# one. In our code, both tables end at `max_length`; a longer sequence raises an error.
 
 # %% [markdown] tags=["jax"]
 # An array is a parameter only inside an
@@ -221,19 +224,20 @@ class LearnedPositions(nnx.Module):
 # %% [markdown] tags=["shared"]
 # ## Rotary positions put the distance into the scores
 #
-# A word seldom needs *position 17*, and often *the word three places back*. But with
-# added codes a score is the sum of four products:
+# A word seldom needs *position 17*, and often *the word three places back*. With added
+# codes $c$, the score of the words $x$ and $y$ at the positions $p$ and $r$ is
 #
-# * word · word knows no position;
-# * word · code and code · word depend on the position of one of the two;
-# * code · code would depend on the distance alone, if no learned matrices stood between
-#   the codes.
+# $$(x + c_p)\,W_Q \cdot (y + c_r)\,W_K,$$
+#
+# a sum of four products. Word · word knows no position, word · code and code · word
+# know one. Only code · code knows both, but not as a distance: learned matrices stand
+# between.
 #
 # To make only the distance count, let the clocks *rotate* the words instead. **Rotary
-# positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) rotate pair $j$ of
-# every query and key at position $p$ by the angle $\omega_j p$, with $\omega_j =
-# 10000^{-2j/d}$; values stay as they are. With $R_p$ for this rotation, the score of a
-# query at $p$ and a key at $r$ is
+# positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) take the features of
+# every query and key in pairs, and rotate pair $j$ at position $p$ by the angle
+# $\omega_j p$, with $\omega_j = 10000^{-2j/d}$; values stay as they are. With $R_p$ for
+# this rotation, the score of a query at $p$ and a key at $r$ is
 #
 # $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
 #
@@ -300,8 +304,9 @@ later = as_numpy(rotary(tensor(q), 100)) @ as_numpy(rotary(tensor(k), 100)).T
 np.testing.assert_allclose(later, rotated, atol=1e-4)
 
 # %% [markdown] tags=["shared"]
-# With `offset=100` the words stand 100 places later, and no score changes. Many current
-# models have rotary positions, for example [LLaMA](https://arxiv.org/abs/2302.13971).
+# With `offset=100` the words stand 100 places later, and no score changes. Many
+# current models have rotary positions, for example
+# [LLaMA](https://arxiv.org/abs/2302.13971).
 # ([ALiBi](https://arxiv.org/abs/2108.12409) subtracts a multiple of the distance from
 # each score instead.) In our attention layer, only the method `project` changes:
 
@@ -335,30 +340,40 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **In your own code** take rotary positions for text, as most new models do, a learned
-# table for pictures of one size, and no positions for sets.
+# **In your own code** take rotary positions where the distance counts, as in text and
+# in most signals; a learned table where the place itself does, as in pictures of one
+# size; and none for sets. For irregular times of measurement, put these times, in units
+# of a usual gap, in place of the `positions` in `rotary`.
 
 # %% [markdown] tags=["shared"]
 # ## Second half: the predictor gives each element an output
 #
 # A model needs two ends around the encoder. At the front, words must become vectors.
-# The **id** of a token is its number in a fixed *vocabulary*, and an **embedding** is a
-# table with one row of $m$ learned numbers for each id:
+# First, each token gets an **id**, its number in a fixed *vocabulary*. The shorter
+# sequences of a batch are padded, and a second array says which ids are real:
 
-# %% tags=["jax"]
+# %% tags=["shared"]
 vocabulary = ["a", "by", "night", "step", "the"]  # a real one has tens of thousands
-tokens = ["step", "by", "step"]
-ids = np.array([[vocabulary.index(token) for token in tokens]])  # b s
-embedding = nnx.Embed(len(vocabulary), 4, rngs=nnx.Rngs(0))  # m = 4
-rows = as_numpy(embedding(tensor(ids)))  # b s m
-rows.round(1)
+texts = [["step", "by", "step"], ["the", "night"]]
+ids = np.zeros((2, 3), dtype=int)  # b s
+is_real = np.zeros((2, 3), dtype=bool)  # b s
+for row, tokens in enumerate(texts):
+    ids[row, : len(tokens)] = [vocabulary.index(token) for token in tokens]
+    is_real[row, : len(tokens)] = True
+ids, is_real
 
 # %% [markdown] tags=["shared"]
-# A *one-hot* vector, all zeros but a one at the id, gives the same row if it is
-# multiplied by the table; but it is *sparse*, and as long as the vocabulary, while a
-# row has $m$ numbers. So a linear layer can be an embedding, and it takes other
-# features, too, such as those of pictures. (Training brings the rows of words that are
-# used alike close together, [Mikolov et al. 2013](https://arxiv.org/abs/1301.3781).)
+# Ids become vectors by a look-up: an **embedding** is a table with one row of $m$
+# learned numbers for each id.
+
+# %% tags=["jax"]
+embedding = nnx.Embed(len(vocabulary), 4, rngs=nnx.Rngs(0))  # m = 4
+rows = as_numpy(embedding(tensor(ids)))  # b s m
+rows[0].round(1)  # step, by, step
+
+# %% [markdown] tags=["shared"]
+# The two rows of *step* are equal. For features, such as those of a picture, a linear
+# layer takes the place of the table.
 #
 # Our model, the `Predictor`, has five stages:
 #
@@ -372,11 +387,10 @@ rows.round(1)
 drawing("predictor")
 
 # %% [markdown] tags=["shared"]
-# Sequences of a batch differ in length, so the shorter ones are padded; `real`, `b s`,
-# is False at the padding. `visible` makes a mask of it, so that no element looks there.
-# And if we want one vector for a sequence, `pooled` takes, after stage 3, the mean of
-# its real elements, or the first one, if every sequence begins with the same **class
-# token** (BERT's `[CLS]`), which only collects:
+# Two functions help. `visible` makes a mask of `real`, `b s`, so that no element looks
+# at padding. After stage 3, `pooled` makes one vector of a sequence if we want one: the
+# mean of the real elements, or the first, if every sequence begins with the same
+# **class token** (BERT's `[CLS]`), which only collects.
 
 
 # %% tags=["jax", "export"]
@@ -430,8 +444,8 @@ class Predictor(nnx.Module):
         **options,  # of the encoder: n_blocks, n_heads, f
     ):
         added, attention = POSITIONS[positions]
-        self.pool, embedding = pool, nnx.Embed if ids else dense
-        self.embed = embedding(n_inputs, m, rngs=rngs)
+        self.pool = pool
+        self.embed = (nnx.Embed if ids else dense)(n_inputs, m, rngs=rngs)
         self.positions = added(m, max_length, rngs=rngs) if added else None
         self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)
         self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
@@ -450,9 +464,8 @@ class Predictor(nnx.Module):
 # %% [markdown] tags=["shared"]
 # ## One class serves words, sentences and signals
 #
-# Three models for three kinds of data, with random weights. The first gives three
-# scores for each word, the second two for each sentence; the third takes signals of
-# four channels.
+# Three models for three kinds of data, with random weights: three scores for each word,
+# two for each sentence, two for each signal of four channels.
 
 # %% tags=["jax"]
 rngs = nnx.Rngs(0)
@@ -462,55 +475,26 @@ of_sentences = Predictor(5, n_outputs=2, ids=True, pool="mean", **sizes)
 of_signals = Predictor(4, n_outputs=2, pool="mean", **sizes)
 
 # %% tags=["shared"]
-pair = tensor(np.array([[3, 1, 3], [4, 2, 0]]))  # b s: "step by step", "the night"
-is_real = tensor(np.array([[True, True, True], [True, True, False]]))  # b s
 frames = tensor(np.random.default_rng(0).normal(size=(2, 9, 4)))  # b s i
-print("for each word:    ", of_words(pair, real=is_real).shape)
-print("for each sentence:", of_sentences(pair, real=is_real).shape)
+print("for each word:    ", of_words(tensor(ids), real=tensor(is_real)).shape)
+print("for each sentence:", of_sentences(tensor(ids), real=tensor(is_real)).shape)
 print("for each signal:  ", of_signals(frames).shape)
-
-# %% [markdown] tags=["shared"]
-# Follow our three words through a small, untrained model:
-
-# %% tags=["jax"]
-model = Predictor(5, 4, 2, ids=True, n_blocks=2, n_heads=2, f=16, rngs=nnx.Rngs(0))
-
-# %% tags=["shared"]
-embedded = model.embed(tensor(ids))  # b s m
-placed = model.positions(embedded)  # b s m
-encoded = model.encoder(placed)  # b s m
-
-# %% mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}} tags=["jax", "figure"]
-drawing("walk-through-jax")
-
-# %% [markdown] tags=["shared"]
-# The two rows of *step* are equal after `embed`, and differ after `positions`. After
-# the encoder, each row depends on all three tokens. (`hidden` is not drawn.)
-
-# %% tags=["shared", "check"]
-# Checked: the rows of step are equal after embed only; then each depends on all tokens
-one_hot = np.eye(5)[ids]  # b s i
-table_rows = one_hot @ to_arrays(embedding)["weight"]
-np.testing.assert_allclose(rows, table_rows, atol=1e-6)
-for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
-    assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
-night = model.encoder(model.positions(model.embed(tensor([[3, 2, 3]]))))
-assert (np.abs(as_numpy(night - encoded))[0].max(axis=-1) > 1e-3).all()
 
 # %% [markdown] tags=["shared"]
 # ## The mask acts in every layer
 #
 # Hiding the padding in the first layer is not enough: padded positions get outputs,
-# too, and the second layer would read them. So `visible` gives every layer the mask. It
-# hides *keys* only, and its shape is `b 1 1 k`: the same for all heads and queries. It
+# too, and the second layer would read them. So every layer gets the mask. It hides
+# *keys* only, and its shape is `b 1 1 k`: the same for all heads and queries. It
 # combines by `&` with a causal mask, which the decoder needs:
 
 # %% mystnb={"image": {"alt": "Where a mask acts: a padding mask, which hides a column, and a causal mask, which hides the triangle above the diagonal, are joined by and. masked_softmax turns the scores and this mask into weights, zero in every hidden cell."}} tags=["shared", "figure"]
 drawing("mask")
 
 # %% [markdown] tags=["shared"]
-# As a test, we fill the padding of the second sentence, its last three positions, with
-# garbage, and compare our encoder with one that forgets the mask after its first layer.
+# As a test, we fill the padding of the second sequence, its last three positions, with
+# garbage. We compare the encoder of the first section with one that forgets the mask
+# after its first layer.
 
 # %% tags=["shared"]
 x = np.random.default_rng(5).normal(size=(2, 9, 12))  # b s m
@@ -547,7 +531,7 @@ assert leaked > 0.03
 answers = []
 for last in (0, 1):  # the token in the padding of "the night"
     padded = tensor(np.array([[3, 1, 3], [4, 2, last]]))
-    answers.append(as_numpy(of_sentences(padded, real=is_real)))
+    answers.append(as_numpy(of_sentences(padded, real=tensor(is_real))))
 np.testing.assert_array_equal(*answers)
 
 # %% [markdown] tags=["shared"]
@@ -574,9 +558,47 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **In your own code** give the `Predictor` ids for text and features for everything
-# else, `pool="mean"` if you want one answer for a sequence, and `real` whenever
-# sequences are padded.
+# **In your own code** set `ids=True` if inputs are ids, with the size of the vocabulary
+# as `n_inputs`; for features, it is their number. Set `pool="mean"` for one answer to a
+# sequence. If sequences are padded, pass `real`, and leave the padding out of the loss:
+# there the outputs mean nothing. The book's first page has all of this in one file,
+# `predictor_jax.py` or `predictor_torch.py`.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Three words on their way through the model
+#
+# A *one-hot* vector, all zeros but a one at the id, times the table of an embedding
+# gives the same row as the look-up. So an embedding is a linear layer; only, such
+# vectors are *sparse*, and as long as the vocabulary. (Training brings the rows of
+# words that are used alike close together, [Mikolov et al.
+# 2013](https://arxiv.org/abs/1301.3781).)
+#
+# Follow our three words through a small, untrained model:
+
+# %% tags=["jax"]
+model = Predictor(5, 4, 2, ids=True, n_blocks=2, n_heads=2, f=16, rngs=nnx.Rngs(0))
+
+# %% tags=["shared"]
+embedded = model.embed(tensor(ids[:1]))  # b s m
+placed = model.positions(embedded)  # b s m
+encoded = model.encoder(placed)  # b s m
+
+# %% mystnb={"image": {"alt": "The tokens step, by, step with the ids 3, 1, 3 on their way from top to bottom, each with a row of its own: embed gives four numbers per token, positions adds a code, the encoder of two blocks gives four new numbers, output two scores. The two rows of step are equal after embed and differ from then on."}} tags=["jax", "figure"]
+drawing("walk-through-jax")
+
+# %% [markdown] tags=["shared"]
+# The two rows of *step* are equal after `embed`, and differ after `positions`. After
+# the encoder, each row depends on all three tokens. (`hidden` is not drawn.)
+
+# %% tags=["shared", "check"]
+# Checked: the rows of step are equal after embed only; then each depends on all tokens
+one_hot = np.eye(5)[ids]  # b s i
+table_rows = one_hot @ to_arrays(embedding)["weight"]
+np.testing.assert_allclose(rows, table_rows, atol=1e-6)
+for stage, equal in ((embedded, True), (placed, False), (encoded, False)):
+    assert np.allclose(as_numpy(stage)[0, 0], as_numpy(stage)[0, 2]) == equal
+night = model.encoder(model.positions(model.embed(tensor([[3, 2, 3]]))))
+assert (np.abs(as_numpy(night - encoded))[0].max(axis=-1) > 1e-3).all()
 
 # %% [markdown] tags=["shared"]
 # ## Extra: On a task about distance, only rotary positions reach new places

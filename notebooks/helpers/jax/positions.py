@@ -117,8 +117,8 @@ class Predictor(nnx.Module):
         **options,  # of the encoder: n_blocks, n_heads, f
     ):
         added, attention = POSITIONS[positions]
-        self.pool, embedding = pool, nnx.Embed if ids else dense
-        self.embed = embedding(n_inputs, m, rngs=rngs)
+        self.pool = pool
+        self.embed = (nnx.Embed if ids else dense)(n_inputs, m, rngs=rngs)
         self.positions = added(m, max_length, rngs=rngs) if added else None
         self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)
         self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
