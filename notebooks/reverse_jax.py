@@ -416,8 +416,8 @@ say(
 # ## In your own code, change the data and the loss
 #
 # Most data differ from our digits: sequences have several lengths, and one label each.
-# For example DNA, before many genes, has the letters TATA (a *TATA box*). Does a strand
-# contain them? Our strands are random. For your own, change the two lines marked
+# Before many genes, DNA has the letters TATA (a *TATA box*). Does a strand contain
+# them? Our strands are random. For your own, change the two lines marked
 # `yours`: a list of sequences, and an array of labels, such as two columns of a table
 # that pandas has read, `[*rows["strand"]]` and `rows["label"].to_numpy()`.
 
@@ -566,8 +566,7 @@ def make_optimizer(max_grad_norm, weight_decay):
 
 
 # %% [markdown] tags=["jax"]
-# An **update** is our `train_step`, and returns the norm of the gradient, too. (For
-# small models `lax.scan` is faster than a loop: an extra measures by how much.)
+# An **update** is our `train_step`, and returns the norm of the gradient, too.
 # `DiffState` asks for the gradient of what the optimiser trains, here `nnx.Param`, all
 # parameters.
 
@@ -616,7 +615,7 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
 # %% [markdown] tags=["shared"]
 # The best epoch has the lowest validation loss, or the highest value of the metric
-# named as `best`. (`batches_of`, of the helpers, takes all examples in a new order.)
+# named as `best`.
 
 
 # %% tags=["jax", "export"]
@@ -685,10 +684,10 @@ def fit(
 # %% [markdown] tags=["shared"]
 # ## Extra: Without positions the model can only count
 #
-# The map depends on the position codes. Without them the model sees a multiset: how
-# often each symbol occurs, but not where. An output knows which symbol is its own, and
-# that it needs one of the other fifteen (since $15 - q$ is never $q$). So the best
-# guess is the most frequent of these, right with probability
+# Without position codes the model sees a multiset: how often each symbol occurs, but
+# not where. An output knows which symbol is its own, and that it needs one of the other
+# fifteen (since $15 - q$ is never $q$). So the best guess is the most frequent of
+# these, right with probability
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
@@ -907,7 +906,7 @@ say(
 
 # %% [markdown] tags=["jax"]
 # Flax's cell makes one step. `lax.scan` carries the state along the positions, which
-# have to be the first axis. (`nnx.RNN` would do so, too.)
+# have to be the first axis.
 
 
 # %% tags=["jax"]
@@ -948,7 +947,7 @@ print("right at each position:", *(f"{accuracy:.0%}" for accuracy in right_at))
 
 # %% [markdown] tags=["shared"]
 # The GRU guesses in the first half, where it cannot know. And what it has read must fit
-# into a state of fixed size. The Transformer need not keep the symbols: it looks.
+# into its state. The Transformer need not keep the symbols: it looks.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: A run can be watched, kept and repeated
@@ -994,8 +993,7 @@ print(f"loss at the end: {watched['loss'][-1]:.2f}; largest difference: {gap:g}"
 # `fit` calls a compiled update again and again, and each call costs time in Python.
 # [`lax.scan`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html) makes a
 # whole epoch one program, which hands the state from update to update: the same losses,
-# without these calls. All batches of the epoch must be on the device. In the end it
-# prints the seconds of the last epoch.
+# without these calls. All batches of the epoch must be on the device.
 
 
 # %% tags=["jax"]
@@ -1049,8 +1047,7 @@ assert len(others) == brief.updates and others[-1] < 0.9 * others[0]
 # ## Extra: Your turn, from a blank cell
 #
 # Two parts of every training: the loss, and one update with clipping. `check` tries
-# each on random arrays, and says what is wrong. Some logits are in the thousands, as
-# half-trained models can have them.
+# each on random arrays, and says what is wrong.
 
 
 # %% tags=["shared", "your-turn"]
