@@ -315,7 +315,7 @@ assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 # key with the largest weight of a row its *top key*. A map passes if
 #
 # 1. the model fails without its top keys ([Serrano and Smith
-#    2019](https://arxiv.org/abs/1906.03731)), and does not without others;
+#    2019](https://arxiv.org/abs/1906.03731)), but not without others;
 # 2. a model from another seed has the same top keys.
 #
 # To **silence** a key is to hide it from a query by the mask, so that the softmax
@@ -336,9 +336,9 @@ def accuracy_without(model, silenced, labels):
 
 
 # %% [markdown] tags=["shared"]
-# A model trained to **copy** should fail the first test: the residual connection
-# already carries each symbol to its output. A short training at a higher rate will do
-# for the copier, and for a second model that reverses:
+# The map of a model trained to **copy** should fail: the residual connection already
+# carries each symbol to its output. A short training at a higher rate will do for the
+# copier, and for a second model that reverses:
 
 # %% tags=["shared"]
 quick = Settings(
@@ -374,7 +374,7 @@ for name in reversing:
 say(
     "**The reversing map passes**: without the top keys, the model is right only by "
     f"chance, and the second model has the same in {agree:.0%} of the rows (by chance, "
-    f"{1 / 16:.0%}). **The copying map fails**: its model needs no key at all."
+    f"{1 / 16:.0%}). **The copying map fails**: its model does not need the top keys."
 )
 
 # %% [markdown] tags=["shared"]
@@ -443,7 +443,7 @@ n_train, n_labels = 6400, 2  # yours; what is not for training is for the test
 
 
 # %% tags=["shared"]
-vocabulary = ["?", *sorted(set().union(*sequences))]  # letters; or words, of lists
+vocabulary = ["?", *sorted(set().union(*sequences))]  # words, if they are lists
 number = {symbol: i for i, symbol in enumerate(vocabulary)}
 
 
@@ -496,19 +496,19 @@ by_counts = simple.score(counts[n_train:], labels[n_train:])
 print(f"of the test strands: model {by_model:.1%}, letter counts {by_counts:.1%}")
 
 # %% [markdown] tags=["shared"]
-# And this is the model at work, on strands that have no label:
+# And this is the model at work, on new strands:
 
 # %% tags=["shared"]
 strands = ["GATTATACAG", "GATTACAGATTACAGATT"]
 ids, real = map(tensor, as_arrays(strands))
-found = as_numpy(finder(ids, real=real)).argmax(-1)  # b
+found = finder(ids, real=real).argmax(-1)  # b
 for strand, label in zip(strands, found, strict=True):
     print(strand, "contains TATA" if label else "does not")
 
 # %% tags=["shared", "check"]
 # Checked: the model finds the letters, also in strands of two lengths in a batch
 assert by_model > 0.9 > 0.8 > by_counts
-np.testing.assert_array_equal(found, [1, 0])
+np.testing.assert_array_equal(as_numpy(found), [1, 0])
 
 # %% [markdown] tags=["torch"]
 # To take it along, put [one file](../book/index.md#one-file-to-take-along) beside your
