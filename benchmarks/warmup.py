@@ -1,9 +1,9 @@
-"""The tables of *Warm-up* with five seeds: the record that its pages quote.
+"""The table of *Warm-up* with five seeds: the record that its pages quote.
 
     python -m benchmarks.warmup jax        (or torch)
 
-Runs the page's open cells up to the last table, without the suspects, and writes the
-losses at the end of all runs to `warmup-seeds-jax.json`.
+Runs the page's open cells up to the table, without the suspects, and writes the losses
+at the end of all runs to `warmup-seeds-jax.json`.
 """
 
 import json
@@ -29,8 +29,7 @@ def main(side):
     for cell in jupytext.read(f"warmup_{side}.py").cells:
         hidden = cell.cell_type != "code" or FOLDED & {*cell.metadata["tags"]}
         if not hidden and "losses[filled]" not in cell.source:
-            source = cell.source.replace("SEEDS = range(3)", "SEEDS = range(5)")
-            exec(source.replace("SEEDS[:1]", "SEEDS"), page)
+            exec(cell.source.replace("SEEDS = range(3)", "SEEDS = range(5)"), page)
         if "recipe, no warm-up" in page.get("losses", ()):
             break
     ends = {
@@ -41,8 +40,6 @@ def main(side):
     command = f"python -m benchmarks.warmup {side}"
     record = {"task": "warmup-seeds", "about": about, "command": command}
     record["losses"] = {name: x.round(3).tolist() for name, x in ends.items()}
-    for name, rows in page["swept"].items():  # a row for each peak rate
-        record.setdefault("swept", {})[name] = np.round(rows, 3).tolist()
     path = ROOT / f"warmup-seeds-{side}.json"
     path.write_text(json.dumps(record) + "\n", "utf-8")
     print(path, record)
