@@ -521,9 +521,10 @@ say(table(["settings", "here", "recorded, JAX", "recorded, PyTorch"], *rows))
 
 # %% [markdown] tags=["shared"]
 # (Median of the last losses; in brackets, how many runs learned, with a loss below 1.
-# The first two rows are the harsh settings of before.) At a low rate the first steps
-# are small without any warm-up. The recipe keeps it all the same: it costs little, and
-# a sweep will try higher rates.
+# The first two rows are the harsh settings of before; five runs each [were
+# recorded](../book/how-this-was-built.md).) At a low rate the first steps are small
+# without any warm-up. The recipe keeps it all the same: it costs little, and a sweep
+# will try higher rates.
 
 # %% tags=["shared", "check"]
 # Checked: with and without warm-up the recipe learns; the harsh settings only with it
