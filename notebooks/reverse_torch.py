@@ -57,7 +57,7 @@ from helpers import Settings, as_numpy, check, from_arrays, to_arrays
 from helpers.data import checks
 from helpers.data.sequences import batches_of, one_hot, reverse_data, shuffled
 from helpers.show import download_link, drawing, plots, say, viewer
-from helpers.torch import Predictor, cross_entropy, dense, device, tensor
+from helpers.torch import Predictor, cross_entropy, dense, device, evaluate, fit, tensor
 from helpers.torch.encoder import attention_maps, without_dropout
 
 plots.use_style()
@@ -124,7 +124,7 @@ model = new_model()
 #
 # The new model guesses. To train it, we extend the simple loop of the first chapter.
 # Long gradients are **clipped**, shortened to norm 1. The learning rate rises first,
-# then falls along a cosine; the next chapter shows why. At the end we keep the weights
+# then falls along a cosine; the next chapter shows why. In the end we keep the weights
 # that were best on **validation data**.
 
 # %% mystnb={"image": {"alt": "The training loop as a cycle: inputs go through the model and, with the labels, into the loss function; the gradients of the loss are clipped and go to the optimizer, which takes the learning rate and changes the model. After each epoch the model is validated."}} tags=["shared", "figure"]
@@ -134,7 +134,79 @@ drawing("training-loop")
 # The loss is `cross_entropy` of the first chapter. From a model, inputs and labels
 # `b s` it returns the mean loss over all positions, and a dictionary of **metrics**,
 # here `{"accuracy": …}`, how often the right symbol has the largest **logit**. Any
-# function of this form will do. The settings:
+# function of this form will do: it is what you change for another task.
+
+# %% [markdown] tags=["torch"]
+# The optimiser of most projects is **AdamW**
+# ([`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html)): Adam that also
+# shrinks all weights a little at each update (*weight decay*; [Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101)). A *scheduler* sets the learning rate of each
+# update. `detach` keeps the loss without the graph of its gradient.
+
+# %% tags=["torch"]
+from torch.optim.lr_scheduler import OneCycleLR
+
+
+# %% tags=["torch"]
+def train_step(model, optimizer, scheduler, loss_fn, batch):
+    """One update, in place: the loss and its metrics."""
+    loss, metrics = loss_fn(model, *batch)
+    optimizer.zero_grad()  # because `backward` adds to the gradients
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    scheduler.step()
+    return loss.detach(), metrics
+
+
+# %% tags=["torch"]
+def train(model, loss_fn, arrays, n_updates, *, peak=1e-3, batch_size=128):
+    """Train on random batches of NumPy arrays, in place, and print five times."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.1)
+    scheduler = OneCycleLR(
+        optimizer,
+        peak,
+        total_steps=n_updates + 1,
+        pct_start=0.05,  # the rate rises for a twentieth of the updates
+        cycle_momentum=False,
+    )
+    draw = np.random.default_rng(0)
+    model.train()  # dropout on
+    for n in range(1, n_updates + 1):
+        rows = draw.integers(len(arrays[0]), size=batch_size)
+        batch = [tensor(x[rows]) for x in arrays]
+        loss, metrics = train_step(model, optimizer, scheduler, loss_fn, batch)
+        if n % (n_updates // 5) == 0:
+            print(f"update {n}: loss {loss:.3f}, accuracy {metrics['accuracy']:.1%}")
+    model.eval()  # dropout off
+
+
+# %% [markdown] tags=["shared"]
+# That is a whole training. Here it is, on random batches of 128 sequences:
+
+# %% tags=["shared"]
+pupil = new_model()
+train(pupil, cross_entropy, data["train"], n_updates=400, peak=3e-3)
+
+# %% [markdown] tags=["shared"]
+# In such a run the loss stays near guessing, $\ln 10$, at first; then it falls. A bug
+# looks like the beginning. To tell them apart, let a new model learn one small batch by
+# heart: `[x[:8] for x in data["train"]]` in place of the data. If it still guesses,
+# look for a bug; else wait.
+
+# %% [markdown] tags=["shared"]
+# ## The model learns to reverse without a mistake
+#
+# `fit`, of the helpers, trains in all chapters from here on. It is the same loop, and
+# does four things besides:
+#
+# * In each **epoch** it takes every example once, in a new order.
+# * Then `evaluate` measures loss and metrics on the validation data, with dropout off.
+#   The weights of the best epoch are kept.
+# * It returns all numbers by name, as arrays, and stops at NaN.
+# * Only matrices decay, not biases and norms.
+#
+# The first extra shows its code. The settings:
 
 # %% tags=["shared"]
 settings = Settings(
@@ -145,14 +217,329 @@ settings = Settings(
     warmup=50,  # one eighth of the first epoch
 )
 
-# %% [markdown] tags=["torch"]
-# The optimiser of most projects is **AdamW**
-# ([`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html)): Adam that can also
-# shrink weights a little at each update (*weight decay*; [Loshchilov & Hutter
-# 2019](https://arxiv.org/abs/1711.05101)): matrices only, not biases and norms, hence
-# two groups; and on this page none. `fused=True` updates all weights in one call. A
-# *scheduler* sets the learning rate of each update, as a part of the peak.
+# %% [markdown] tags=["shared"]
+# Validation data choose the best epoch, so accuracy on them may be a little too good.
+# The final number comes from the **test data**, which chose nothing.
 
+# %% tags=["shared"]
+history = fit(model, cross_entropy, data["train"], settings, validation=validation)
+on_validation = evaluate(model, cross_entropy, validation)["accuracy"]
+on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
+print(f"{settings.updates:,} updates in {history['seconds'].sum():.1f} seconds")
+written = as_numpy(model(tensor(x_test[:1]))).argmax(-1)  # b s
+print("in:   ", *x_test[0].argmax(-1))
+print("model:", *written[0])
+
+# %% mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: at first it stays at the level of guessing, marked by a horizontal line; then it falls to less than one hundredth."}} tags=["shared", "figure"]
+title, updates = "The model learns to reverse", np.arange(settings.updates)
+level = np.full(settings.updates, np.log(10))
+lines = {"training": (updates, history["loss"]), "guessing, ln 10": (updates, level)}
+fig = plots.curves({title: lines}, x="update", y="loss", log_y=True, size=(6.2, 2.8))
+fig
+
+# %% tags=["shared", "say"]
+stays = (history["loss"] > 2).argmin()
+say(
+    f"For {stays} updates the loss stays near guessing; then it falls. "
+    f"**Not one of {y_test.size:,} test outputs is wrong**: accuracy "
+    f"{on_test:.2%}, on validation data {on_validation:.2%}."
+)
+
+# %% tags=["shared", "check"]
+# Checked: all validation and test outputs are right, and the model has not overfitted
+assert on_validation == on_test == 1
+assert history["validation_accuracy"][1:].min() > 0.97
+assert history["loss"][0] > 2 and history["loss"][-1] < 0.02
+ends = history["validation_loss"][-1], history["loss"][-100:].mean()
+np.testing.assert_allclose(*ends, rtol=0.2)
+
+# %% [markdown] tags=["shared"]
+# ## The attention map is an antidiagonal
+#
+# How does the model do it? With one block and one head there is one attention map, with
+# a row for each output. Output $q$ needs the symbol at position $15 - q$, so we expect
+# row $q$ to look at key $k = 15 - q$: an antidiagonal.
+
+# %% tags=["shared"]
+_, maps = attention_maps(model, tensor(x_few))
+maps = as_numpy(maps)[0, :, 0]  # b q k
+mirror = np.arange(length)[::-1]  # the key that each row should look at
+mean_map = maps.mean(axis=0)  # q k
+away = abs(np.arange(length) - mirror[:, None])  # how far each key is from it: q k
+
+# %% mystnb={"image": {"alt": "A heat map of 16 queries by 16 keys, the mean over 1,000 sequences. The weights lie on the antidiagonal, with some weight beside it."}} tags=["shared", "figure"]
+import matplotlib.pyplot as plt
+
+fig, ax = plt.subplots(figsize=(4.2, 3.2))
+image = ax.imshow(mean_map, vmin=0, vmax=1, cmap="Blues")
+fig.colorbar(image, label="weight")
+ax.set(title="Row q looks at key 15 − q", xlabel="key k", ylabel="query q")
+ax.grid(False)
+fig
+
+# %% tags=["shared", "say"]
+on = mean_map[away == 0].sum() / length
+beside = mean_map[away == 1].sum() / length
+say(
+    "In each of the 1,000 sequences, every row looks most at its mirror position. On "
+    f"average it puts {on:.0%} of its weight there, {beside:.0%} on both neighbours."
+)
+
+# %% tags=["shared", "figure"]
+before = as_numpy(attention_maps(new_model(), tensor(x_few[:4]))[1])  # l b h q k
+after = maps[None, :4, None]  # l b h q k
+viewer.attention(
+    {"before training": before, "after training": after},
+    [[str(digit) for digit in row] for row in x_few[:4].argmax(-1)],
+    about="Attention maps of four sequences before and after the training",
+)
+
+# %% [markdown] tags=["shared"]
+# The neighbours get weight because their position codes are similar (an extra tests
+# this). Play with our model: [try the models](../book/playground.md).
+
+# %% tags=["shared", "check"]
+# Checked: in every row of every sequence, the mirror position has the largest weight
+assert (maps.argmax(axis=-1) == mirror).all()
+assert on > beside > 0.2 and mean_map[away > 1].sum() / length < 0.05
+assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
+
+# %% [markdown] tags=["shared"]
+# ## Attention is not explanation until it is tested
+#
+# The map looks like an explanation. But it shows how much of each value is mixed in,
+# not whether the output depends on it. In recurrent text classifiers, [Jain and Wallace
+# (2019)](https://arxiv.org/abs/1902.10186) found that very different weights can give
+# the same output: "Attention is not explanation". [Wiegreffe and Pinter
+# (2019)](https://arxiv.org/abs/1908.04626) replied that this can be tested. Call the
+# key with the largest weight of a row its *top key*. A map passes if
+#
+# 1. the model fails without its top keys ([Serrano and Smith
+#    2019](https://arxiv.org/abs/1906.03731)), but not without others;
+# 2. a model from another seed has the same top keys.
+#
+# To **silence** a key is to hide it from a query by the mask, so that the softmax
+# spreads its weight over the others.
+
+
+# %% tags=["shared"]
+def looked_at(model):
+    """The key with the largest weight in every row: ``b q``."""
+    return as_numpy(attention_maps(model, tensor(x_few))[1])[0, :, 0].argmax(-1)
+
+
+def accuracy_without(model, silenced, labels):
+    """Accuracy of a model whose query ``q`` does not see ``silenced`` ``b q k``."""
+    mask = tensor(~silenced[:, None])  # b 1 q k
+    logits, _ = attention_maps(model, tensor(x_few), mask)
+    return (as_numpy(logits).argmax(-1) == labels).mean()
+
+
+# %% [markdown] tags=["shared"]
+# The map of a model trained to **copy** should fail: the residual connection already
+# carries each symbol to its output. A short training at a higher rate will do for the
+# copier, and for a second model that reverses:
+
+# %% tags=["shared"]
+quick = Settings(
+    n_train=200 * 128, batch_size=128, epochs=2, learning_rate=3e-3, warmup=50
+)
+second, copier = new_model(seed=1), new_model(seed=0)
+tried = fit(second, cross_entropy, data["train"], quick, validation=validation)
+copied = fit(copier, cross_entropy, (x_train, x_train.argmax(-1)), quick)
+print(f"accuracy at the end: {tried['accuracy'][-1]:.1%}, {copied['accuracy'][-1]:.1%}")
+
+
+# %% tags=["shared"]
+def evidence(model, labels):
+    """Accuracy by what each query does not see."""
+    keys, top = np.arange(length), looked_at(model)[..., None]  # k; b q 1
+    shift = np.random.default_rng(0).integers(1, length, size=top.shape)  # b q 1
+    silenced = {
+        "nothing": np.zeros_like(keys == top),  # b q k
+        "the top key": keys == top,
+        "its neighbours": abs(keys - top) == 1,
+        "another key": keys == (top + shift) % length,
+    }
+    return {name: accuracy_without(model, x, labels) for name, x in silenced.items()}
+
+
+reversing, copying = evidence(model, y_few), evidence(copier, x_few.argmax(-1))
+agree = (looked_at(model) == looked_at(second)).mean()
+print("accuracy without    reversing   copying")
+for name in reversing:
+    print(f"{name:16} {reversing[name]:12.1%} {copying[name]:9.1%}")
+
+# %% tags=["shared", "say"]
+say(
+    "**The reversing map passes**: without the top keys, the model is right only by "
+    f"chance, and the second model has the same in {agree:.0%} of the rows (by chance, "
+    f"{1 / 16:.0%}). **The copying map fails**: its model does not need the top keys."
+)
+
+# %% [markdown] tags=["shared"]
+# So large weights may be of no use, and only a test tells. (Silenced rows are new to a
+# model: this shows what it needs, not what it could learn to do without.)
+
+# %% tags=["shared", "check"]
+# Checked: the map explains the reversing model and not the copying one
+plain, without_top, without_beside, without_other = reversing.values()
+assert plain == 1 and without_beside > 0.99 and without_other > 0.9
+assert without_top < 0.15 and agree > 0.9 and min(copying.values()) > 0.99
+top_key = np.arange(length) == looked_at(model)[..., None]  # b q k
+logits, _ = attention_maps(model, tensor(x_few), tensor(~top_key[:, None]))  # b s c
+loss, _ = cross_entropy(lambda _: logits, x_few, tensor(y_few))
+assert as_numpy(loss) > 1.5 * np.log(10)  # sure and wrong, as question 4 says
+
+# %% [markdown] tags=["shared"]
+# **Exercise 1, by hand.** Let the model rotate the sequence: output $q$ is the symbol
+# at position $q + 3$, and the last three outputs are the first three symbols. Draw the
+# map that you expect. Then train a model with the settings `quick`.
+
+# %% tags=["shared", "answer"]
+rotator = new_model()
+fit(rotator, cross_entropy, (x_train, np.roll(x_train.argmax(-1), -3, axis=1)), quick)
+rotated = np.roll(x_test.argmax(-1), -3, axis=1)
+accuracy = evaluate(rotator, cross_entropy, (x_test, rotated))["accuracy"]
+_, rotator_maps = attention_maps(rotator, tensor(x_few))
+source = (np.arange(length) + 3) % length
+hits = (as_numpy(rotator_maps)[0, :, 0].argmax(-1) == source).mean()
+assert accuracy > 0.99 and hits > 0.95
+say(
+    "The map is a diagonal moved by three; its last three rows look at the first three "
+    f"keys. The trained model has an accuracy of {accuracy:.2%}, and {hits:.1%} of its "
+    "rows look most at $q + 3$. To a Transformer a rotation is as easy as a reversal: "
+    "at the length that it was trained on, any fixed rearrangement takes one look for "
+    "each output."
+)
+
+# %% [markdown] tags=["shared"]
+# ## In your own code, change the data and the loss
+#
+# Most data differ from our digits: sequences have several lengths, and one label each.
+# Before many genes, DNA has the letters TATA (a *TATA box*). Does a strand contain
+# them? Our strands are random. For your own, change the two lines marked
+# `yours`: a list of sequences, and an array of labels, such as two columns of a table
+# that pandas has read, `[*rows["strand"]]` and `rows["label"].to_numpy()`.
+
+
+# %% tags=["shared"]
+def draw_strands(n, draw):
+    """A list of random strands, and for each 1 if it contains TATA, else 0: ``b``."""
+    strands = ["".join(draw.choice([*"ACGT"], draw.integers(8, 25))) for _ in range(n)]
+    for i in range(0, n, 2):  # every second one gets the letters somewhere
+        at = draw.integers(len(strands[i]) - 3)
+        strands[i] = strands[i][:at] + "TATA" + strands[i][at + 4 :]
+    return strands, np.array(["TATA" in strand for strand in strands]).astype(int)
+
+
+draw = np.random.default_rng(0)
+sequences, labels = draw_strands(7400, draw)  # yours, in random order; labels from 0
+n_train, n_labels = 6400, 2  # yours; what is not for training is for the test
+
+# %% [markdown] tags=["shared"]
+# A **vocabulary** lists the symbols that occur, and `?` for all others; shorter
+# sequences are padded:
+
+
+# %% tags=["shared"]
+vocabulary = ["?", *sorted(set().union(*sequences))]  # words, if they are lists
+number = {symbol: i for i, symbol in enumerate(vocabulary)}
+
+
+def as_arrays(sequences):
+    """Ids ``b s``, zero at the padding, and which are real ``b s``."""
+    lengths = np.array([len(sequence) for sequence in sequences])
+    real = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.zeros(real.shape, dtype=int)
+    ids[real] = [number.get(symbol, 0) for each in sequences for symbol in each]
+    return ids, real
+
+
+own = [*as_arrays(sequences), labels]
+own_train, own_test = [x[:n_train] for x in own], [x[n_train:] for x in own]
+
+# %% [markdown] tags=["shared"]
+# The loss for one label a sequence. The loop is that of before:
+
+
+# %% tags=["torch"]
+def label_loss(model, ids, real, labels):
+    """Cross-entropy and accuracy of one label for each sequence: ``b s, b s, b``."""
+    logits = model(ids, real=real)  # b c
+    accuracy = (logits.argmax(-1) == labels).float().mean()
+    return nn.functional.cross_entropy(logits, labels), {"accuracy": accuracy}
+
+
+# %% tags=["shared"]
+own_sizes = {"n_blocks": 2, "n_heads": 4, "f": 64, "norm_first": True}
+own_sizes["positions"] = "rotary"
+own_sizes["ids"] = True  # the inputs are ids, not vectors
+own_sizes["pool"] = "mean"  # one answer for a sequence
+
+# %% tags=["torch"]
+torch.manual_seed(1)
+finder = Predictor(len(vocabulary), 32, n_labels, **own_sizes).to(device)
+train(finder, label_loss, own_train, n_updates=400, peak=3e-3, batch_size=64)
+by_model = evaluate(finder, label_loss, own_test)["accuracy"]
+
+# %% [markdown] tags=["shared"]
+# What can a method without a Transformer do? This logistic regression knows how often
+# each letter occurs:
+
+# %% tags=["shared"]
+from sklearn.linear_model import LogisticRegression
+
+counts = np.array([[x.count(symbol) for symbol in vocabulary] for x in sequences])
+simple = LogisticRegression(max_iter=1000).fit(counts[:n_train], labels[:n_train])
+by_counts = simple.score(counts[n_train:], labels[n_train:])
+print(f"of the test strands: model {by_model:.1%}, letter counts {by_counts:.1%}")
+
+# %% [markdown] tags=["shared"]
+# And this is the model at work, on new strands:
+
+# %% tags=["shared"]
+strands = ["GATTATACAG", "GATTACAGATTACAGATT"]
+ids, real = map(tensor, as_arrays(strands))
+found = finder(ids, real=real).argmax(-1)  # b
+for strand, label in zip(strands, found, strict=True):
+    print(strand, "contains TATA" if label else "does not")
+
+# %% tags=["shared", "check"]
+# Checked: the model finds the letters, also in strands of two lengths in a batch
+assert by_model > 0.9 > 0.8 > by_counts
+np.testing.assert_array_equal(as_numpy(found), [1, 0])
+
+# %% [markdown] tags=["torch"]
+# To take it along, put [one file](../book/index.md#one-file-to-take-along) beside your
+# notebook. `from predictor_torch import Predictor, evaluate, tensor, device` replaces
+# the helpers; copy `train_step`, `train` and this section. To keep the best epoch, too,
+# call `fit(finder, label_loss, own_train, Settings(…), validation=…)`. [Your own
+# data](data_torch.ipynb) adds files and a loader, [When training
+# fails](debugging_torch.ipynb) accumulated gradients and half precision.
+
+# %% [markdown] tags=["shared"]
+# What to try first for a task of your own, the most important settings first:
+#
+# | setting | try first |
+# |---|---|
+# | `batch_size` | 32 to 256 |
+# | `learning_rate` | 3e-4 to 1e-3; small models bear more |
+# | `warmup` | a twentieth of all updates |
+# | `max_grad_norm` | 1 |
+# | `epochs` | while the validation loss falls |
+# | `n_blocks`, `m` | 2 to 6, 128 to 768 |
+# | `n_heads`, `f` | heads of 64 features, four times m |
+# | `dropout` | 0.1; 0.3 if data are few |
+# | `weight_decay` | 0.1 |
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The loop of all later chapters, line by line
+
+# %% [markdown] tags=["torch"]
+# `fit` makes its optimiser by this function: two groups of parameters, because only
+# matrices decay. `fused=True` updates all weights in one call. The scheduler multiplies
+# the peak rate by a function of the number of updates.
 
 # %% tags=["torch"]
 import math
@@ -180,9 +567,8 @@ def make_optimizer(model, settings):
 
 
 # %% [markdown] tags=["torch"]
-# An **update** is the step of the first chapter, with clipping after `backward`.
-# `zero_grad` clears the gradients, because `backward` *adds* to them. `detach` keeps
-# the numbers that we watch without their graph; `item` would wait for a GPU.
+# An **update** is our `train_step`, and returns the norm of the gradient, too. All
+# numbers stay on the device; `item` would wait for it in every update.
 
 
 # %% tags=["torch", "export"]
@@ -199,20 +585,8 @@ def update(model, optimizer, scheduler, loss_fn, batch, max_grad_norm):
 
 
 # %% [markdown] tags=["shared"]
-# Ten updates on the same 128 sequences:
-
-# %% tags=["torch"]
-pupil = new_model()
-optimizer, scheduler = make_optimizer(pupil, settings)
-batch = [tensor(x_train[:128]), tensor(y_train[:128])]
-for _ in range(10):
-    found = update(pupil, optimizer, scheduler, cross_entropy, batch, 1.0)
-    print(f"{found['loss']:.3f}", end=" ")
-
-# %% [markdown] tags=["shared"]
-# The loss falls. `evaluate` measures it on other data, in batches, with dropout off; a
-# smaller batch counts less. (`checks`, a helper, looks at the data first, makes arrays
-# of the numbers, and stops at NaN.)
+# `evaluate` goes through the data in batches; a smaller batch counts less. (`checks`, a
+# helper, looks at the data, makes arrays of the numbers, and stops at NaN.)
 
 
 # %% tags=["torch", "export"]
@@ -242,11 +616,8 @@ def evaluate(model, loss_fn, data, batch_size=1000):
 
 
 # %% [markdown] tags=["shared"]
-# `fit` puts them together, and trains in all chapters from here on: in each epoch, an
-# update on every batch, then validation. It keeps the weights of the epoch with the
-# lowest loss, or the highest value of the metric named as `best`. (`batches_of`, of the
-# helpers, takes all examples in a new order. What comes after `best` is for later
-# chapters.)
+# The best epoch has the lowest validation loss, or the highest value of the metric
+# named as `best`.
 
 
 # %% tags=["torch", "export"]
@@ -312,339 +683,12 @@ def fit(
 # | `deepcopy` | a copy, because `state_dict` refers to the weights themselves |
 
 # %% [markdown] tags=["shared"]
-# ## The model learns to reverse without a mistake
-#
-# Validation data choose the best epoch, so accuracy on them may be a little too good.
-# The final number comes from the **test data**, which chose nothing.
-
-# %% tags=["shared"]
-history = fit(model, cross_entropy, data["train"], settings, validation=validation)
-on_validation = evaluate(model, cross_entropy, validation)["accuracy"]
-on_test = evaluate(model, cross_entropy, data["test"])["accuracy"]
-print(f"{settings.updates:,} updates in {history['seconds'].sum():.1f} seconds")
-written = as_numpy(model(tensor(x_test[:1]))).argmax(-1)  # b s
-print("in:   ", *x_test[0].argmax(-1))
-print("model:", *written[0])
-
-# %% mystnb={"image": {"alt": "The loss of every update, on a logarithmic axis: at first it stays at the level of guessing, marked by a horizontal line; then it falls to less than one hundredth."}} tags=["shared", "figure"]
-title, updates = "The model learns to reverse", np.arange(settings.updates)
-level = np.full(settings.updates, np.log(10))
-lines = {"training": (updates, history["loss"]), "guessing, ln 10": (updates, level)}
-fig = plots.curves({title: lines}, x="update", y="loss", log_y=True, size=(6.2, 2.8))
-fig
-
-# %% tags=["shared", "say"]
-stays = (history["loss"] > 2).argmin()
-say(
-    f"For {stays} updates the loss stays near guessing, and one might give up; then it "
-    f"falls. **Not one of {y_test.size:,} test outputs is wrong**: accuracy "
-    f"{on_test:.2%}, on validation data {on_validation:.2%}."
-)
-
-# %% tags=["shared", "check"]
-# Checked: all validation and test outputs are right, and the model has not overfitted
-assert on_validation == on_test == 1
-assert history["validation_accuracy"][1:].min() > 0.97
-assert history["loss"][0] > 2 and history["loss"][-1] < 0.02
-ends = history["validation_loss"][-1], history["loss"][-100:].mean()
-np.testing.assert_allclose(*ends, rtol=0.2)
-
-# %% [markdown] tags=["shared"]
-# ## The attention map is an antidiagonal
-#
-# How does the model do it? With one block and one head there is one attention map, with
-# a row for each output. Output $q$ needs the symbol at position $15 - q$, so we expect
-# row $q$ to look at key $k = 15 - q$: an antidiagonal.
-
-# %% tags=["shared"]
-_, maps = attention_maps(model, tensor(x_few))
-maps = as_numpy(maps)[0, :, 0]  # b q k
-mirror = np.arange(length)[::-1]  # the key that each row should look at
-mean_map = maps.mean(axis=0)  # q k
-away = abs(np.arange(length) - mirror[:, None])  # how far each key is from it: q k
-
-# %% mystnb={"image": {"alt": "A heat map of 16 queries by 16 keys, the mean over 1,000 sequences. The weights lie on the antidiagonal, with some weight beside it."}} tags=["shared", "figure"]
-import matplotlib.pyplot as plt
-
-fig, ax = plt.subplots(figsize=(4.2, 3.2))
-image = ax.imshow(mean_map, vmin=0, vmax=1, cmap="Blues")
-fig.colorbar(image, label="weight")
-ax.set(title="Row q looks at key 15 − q", xlabel="key k", ylabel="query q")
-ax.grid(False)
-fig
-
-# %% tags=["shared", "say"]
-on = mean_map[away == 0].sum() / length
-beside = mean_map[away == 1].sum() / length
-say(
-    "In each of the 1,000 sequences, every row looks most at its mirror position. On "
-    f"average it puts {on:.0%} of its weight there, {beside:.0%} on both neighbours."
-)
-
-# %% tags=["shared", "figure"]
-before = as_numpy(attention_maps(new_model(), tensor(x_few[:4]))[1])  # l b h q k
-after = maps[None, :4, None]  # l b h q k
-viewer.attention(
-    {"before training": before, "after training": after},
-    [[str(digit) for digit in row] for row in x_few[:4].argmax(-1)],
-    about="Attention maps of four sequences before and after the training",
-)
-
-# %% [markdown] tags=["shared"]
-# The neighbours get weight because their position codes are similar (an extra tests
-# this). Play with our model: [try the models](../book/playground.md).
-
-# %% tags=["shared", "check"]
-# Checked: in every row of every sequence, the mirror position has the largest weight
-assert (maps.argmax(axis=-1) == mirror).all()
-assert on > beside > 0.2 and mean_map[away > 1].sum() / length < 0.05
-assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
-
-# %% [markdown] tags=["shared"]
-# For what follows, a short training at a higher rate will do. It gives us a second
-# model, of another seed:
-
-# %% tags=["shared"]
-quick = Settings(
-    n_train=200 * 128, batch_size=128, epochs=2, learning_rate=3e-3, warmup=50
-)
-second = new_model(seed=1)
-tried = fit(second, cross_entropy, data["train"], quick, validation=validation)
-print(f"validation accuracy: {tried['validation_accuracy'].max():.1%}")
-
-# %% [markdown] tags=["shared"]
-# **Exercise 1, by hand.** Let the model rotate the sequence: output $q$ is the symbol
-# at position $q + 3$, and the last three outputs are the first three symbols. Draw the
-# map that you expect. Then train a model with the settings `quick`.
-
-# %% tags=["shared", "answer"]
-rotator = new_model()
-fit(rotator, cross_entropy, (x_train, np.roll(x_train.argmax(-1), -3, axis=1)), quick)
-rotated = np.roll(x_test.argmax(-1), -3, axis=1)
-accuracy = evaluate(rotator, cross_entropy, (x_test, rotated))["accuracy"]
-_, rotator_maps = attention_maps(rotator, tensor(x_few))
-source = (np.arange(length) + 3) % length
-hits = (as_numpy(rotator_maps)[0, :, 0].argmax(-1) == source).mean()
-assert accuracy > 0.99 and hits > 0.95
-say(
-    "The map is a diagonal moved by three; its last three rows look at the first three "
-    f"keys. The trained model has an accuracy of {accuracy:.2%}, and {hits:.1%} of its "
-    "rows look most at $q + 3$. To a Transformer a rotation is as easy as a reversal: "
-    "at the length that it was trained on, any fixed rearrangement takes one look for "
-    "each output."
-)
-
-# %% [markdown] tags=["shared"]
-# ## Attention is not explanation until it is tested
-#
-# The map looks like an explanation. But it shows how much of each value is mixed in,
-# not whether the output depends on it. In recurrent text classifiers, [Jain and Wallace
-# (2019)](https://arxiv.org/abs/1902.10186) found that very different weights can give
-# the same output: "Attention is not explanation". [Wiegreffe and Pinter
-# (2019)](https://arxiv.org/abs/1908.04626) replied that it can be tested: does a model
-# from another seed have the same weights, and does a model need those that it has?
-# [Serrano and Smith (2019)](https://arxiv.org/abs/1906.03731) erased the largest ones.
-#
-# To **silence** a key is to hide it from a query by the mask, so that the softmax
-# spreads its weight over the others. The *top key* of a row is the one with the largest
-# weight.
-
-
-# %% tags=["shared"]
-def looked_at(model):
-    """The key with the largest weight in every row: ``b q``."""
-    return as_numpy(attention_maps(model, tensor(x_few))[1])[0, :, 0].argmax(-1)
-
-
-def accuracy_without(model, silenced, labels):
-    """Accuracy of a model whose query ``q`` does not see ``silenced`` ``b q k``."""
-    mask = tensor(~silenced[:, None])  # b 1 q k
-    logits, _ = attention_maps(model, tensor(x_few), mask)
-    return (as_numpy(logits).argmax(-1) == labels).mean()
-
-
-# %% [markdown] tags=["shared"]
-# A model trained to **copy** should not need its top keys: the residual connection
-# already carries each symbol to its output. In both tasks we silence the top key, its
-# neighbours, or another key by chance. And does our second model have the same top
-# keys?
-
-# %% tags=["shared"]
-copier = new_model(seed=0)
-fit(copier, cross_entropy, (x_train, x_train.argmax(-1)), quick)
-shift = np.random.default_rng(0).integers(1, length, size=y_few.shape)  # b q
-
-
-def evidence(model, labels):
-    """Accuracy with nothing silenced, the top key, its neighbours, another key."""
-    keys, top = np.arange(length), looked_at(model)[..., None]  # k; b q 1
-    distance = abs(keys - top)  # b q k
-    other = (top + shift[..., None]) % length  # never the top key
-    choices = [distance < 0, distance == 0, distance == 1, keys == other]
-    return [accuracy_without(model, silenced, labels) for silenced in choices]
-
-
-reversing, copying = evidence(model, y_few), evidence(copier, x_few.argmax(-1))
-agree = (looked_at(model) == looked_at(second)).mean()
-print("accuracy: nothing silenced, top key, its neighbours, another key")
-print("reverse: ", *(f"{accuracy:.1%}" for accuracy in reversing))
-print("copy:    ", *(f"{accuracy:.1%}" for accuracy in copying))
-
-# %% tags=["shared", "say"]
-say(
-    "The reversing map passes: without the top keys, its model is right only by "
-    f"chance, and the second model has the same in {agree:.0%} of the rows (by chance, "
-    f"{1 / 16:.0%} would agree). It needs no neighbours. The copying map fails."
-)
-
-# %% [markdown] tags=["shared"]
-# So large weights may be of no use. (Silenced rows are new to a model: this tests what
-# it needs, not what it could learn to do without.)
-
-# %% tags=["shared", "check"]
-# Checked: the map explains the reversing model and not the copying one
-plain, without_top, without_beside, without_other = reversing
-assert plain == 1 and without_beside > 0.99 and without_other > 0.9
-assert without_top < 0.15 and agree > 0.9 and min(copying) > 0.99
-top_key = np.arange(length) == looked_at(model)[..., None]  # b q k
-logits, _ = attention_maps(model, tensor(x_few), tensor(~top_key[:, None]))  # b s c
-loss, _ = cross_entropy(lambda _: logits, x_few, tensor(y_few))
-assert as_numpy(loss) > 1.5 * np.log(10)  # sure and wrong, as question 4 says
-
-# %% [markdown] tags=["shared"]
-# ## In your own code, write the usual loop
-#
-# Most data differ from our digits: sequences have several lengths, and one label each.
-# For example DNA, before many genes, has the letters TATA (a *TATA box*). Does a strand
-# contain them? Here the strands are random; the two lines to change are marked `yours`.
-
-
-# %% tags=["shared"]
-def draw_strands(n, draw):
-    """A list of random strands, and for each 1 if it contains TATA, else 0: ``b``."""
-    strands = ["".join(draw.choice([*"ACGT"], draw.integers(8, 25))) for _ in range(n)]
-    for i in range(0, n, 2):  # every second one gets the letters somewhere
-        at = draw.integers(len(strands[i]) - 3)
-        strands[i] = strands[i][:at] + "TATA" + strands[i][at + 4 :]
-    return strands, np.array(["TATA" in strand for strand in strands]).astype(int)
-
-
-draw = np.random.default_rng(0)
-sequences, labels = draw_strands(7400, draw)  # yours, in random order; labels from 0
-n_train, n_labels = 6400, 2  # yours; what is not for training is for the test
-
-# %% [markdown] tags=["shared"]
-# A **vocabulary** lists the symbols that occur; shorter sequences are padded:
-
-
-# %% tags=["shared"]
-vocabulary = sorted(set().union(*sequences))  # letters; words, if they are lists
-number = {symbol: i for i, symbol in enumerate(vocabulary)}
-
-
-def as_arrays(sequences):
-    """Ids ``b s``, zero at the padding, and which are real ``b s``."""
-    lengths = np.array([len(sequence) for sequence in sequences])
-    real = np.arange(lengths.max()) < lengths[:, None]
-    ids = np.zeros(real.shape, dtype=int)
-    ids[real] = [number[symbol] for sequence in sequences for symbol in sequence]
-    return ids, real
-
-
-own = [*as_arrays(sequences), labels]
-own_train, own_test = [x[:n_train] for x in own], [x[n_train:] for x in own]
-
-# %% [markdown] tags=["shared"]
-# The loss for one label a sequence, and the update of most projects:
-
-
-# %% tags=["torch"]
-def label_loss(model, ids, real, labels):
-    """Cross-entropy and accuracy of one label for each sequence: ``b s, b s, b``."""
-    logits = model(ids, real=real)  # b c
-    accuracy = (logits.argmax(-1) == labels).float().mean()
-    return nn.functional.cross_entropy(logits, labels), {"accuracy": accuracy}
-
-
-def own_update(model, optimizer, batch):
-    """One update, in place: the loss and its metrics."""
-    loss, metrics = label_loss(model, *batch)
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return loss.detach(), metrics
-
-
-# %% tags=["torch"]
-torch.manual_seed(1)
-own_sizes = {"ids": True, "pool": "mean", "positions": "rotary", "norm_first": True}
-own_sizes |= {"n_blocks": 2, "n_heads": 4, "f": 64}
-finder = Predictor(len(vocabulary), 32, n_labels, **own_sizes).to(device)
-optimizer = torch.optim.AdamW(finder.parameters(), lr=3e-3, weight_decay=0.1)
-options = {"total_steps": 401, "pct_start": 0.05}  # rises for 20 updates, then falls
-rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, **options)
-finder.train()
-for rows in draw.integers(n_train, size=(400, 64)):  # 400 updates, each of 64 strands
-    batch = [tensor(x[rows]) for x in own_train]
-    loss, metrics = own_update(finder, optimizer, batch)
-    rates.step()
-finder.eval()
-print(f"in the last update: loss {loss:.2f}, accuracy {metrics['accuracy']:.0%}")
-with torch.no_grad():
-    _, metrics = label_loss(finder, *map(tensor, own_test))
-by_model = metrics["accuracy"].item()
-
-# %% [markdown] tags=["shared"]
-# What can a method without a Transformer do? This logistic regression knows how often
-# each letter occurs. The last lines ask the model about two new strands.
-
-# %% tags=["shared"]
-from sklearn.linear_model import LogisticRegression
-
-counts = np.array([[x.count(symbol) for symbol in vocabulary] for x in sequences])
-simple = LogisticRegression(max_iter=1000).fit(counts[:n_train], labels[:n_train])
-by_counts = simple.score(counts[n_train:], labels[n_train:])
-print(f"of the test strands: model {by_model:.1%}, letter counts {by_counts:.1%}")
-
-ids, real = map(tensor, as_arrays(["GATTATACAG", "GATTACAGATTACAGATT"]))
-found = finder(ids, real=real).argmax(-1)  # b
-print("their labels:", found)
-
-# %% tags=["shared", "check"]
-# Checked: the model finds the letters, also in strands of two lengths in a batch
-assert by_model > 0.9 > 0.8 > by_counts
-np.testing.assert_array_equal(as_numpy(found), [1, 0])
-
-# %% [markdown] tags=["torch"]
-# All of this is on the pages up to here. To take it along, copy it with `tensor`, and
-# with `Predictor` and its parts, from [attention](attention_torch.ipynb) to
-# [positions](positions_torch.ipynb). `fit(finder, label_loss, own_train, Settings(…),
-# validation=…)` validates, too. [Your own data](data_torch.ipynb) adds a loader, [When
-# training fails](debugging_torch.ipynb) accumulated gradients and half precision.
-
-# %% [markdown] tags=["shared"]
-# What to try first for a task of your own, the most important settings first:
-#
-# | setting | try first |
-# |---|---|
-# | `batch_size` | 32 to 256 |
-# | `learning_rate` | 3e-4 to 1e-3; small models bear more |
-# | `warmup` | a twentieth of all updates |
-# | `max_grad_norm` | 1 |
-# | `epochs` | while the validation loss falls |
-# | `n_blocks`, `m` | 2 to 6, 128 to 768 |
-# | `n_heads`, `f` | heads of 64 features, four times m |
-# | `dropout` | 0.1; 0.3 if data are few |
-# | `weight_decay` | 0.1 |
-
-# %% [markdown] tags=["shared"]
 # ## Extra: Without positions the model can only count
 #
-# The map depends on the position codes. Without them the model sees a multiset: how
-# often each symbol occurs, but not where. An output knows which symbol is its own, and
-# that it needs one of the other fifteen (since $15 - q$ is never $q$). So the best
-# guess is the most frequent of these. It is right with probability
+# Without position codes the model sees a multiset: how often each symbol occurs, but
+# not where. An output knows which symbol is its own, and that it needs one of the other
+# fifteen (since $15 - q$ is never $q$). So the best guess is the most frequent of
+# these, right with probability
 #
 # $$\mathrm{best} = \mathbb{E}\Big[\tfrac{1}{15} \max_a n_a\Big],$$
 #
@@ -699,10 +743,10 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Extra: The neighbours get weight because their codes are similar
 #
-# Why does each row look beside the mirror position, too? Neighbours have similar codes,
-# as the chapter on positions showed, so a query that matches position 9 also matches 8
-# and 10. If this is the reason, the weight must follow the codes when we shuffle their
-# table before training:
+# Neighbours have similar codes, as the chapter on positions showed, so a query that
+# matches position 9 also matches 8 and 10. If this is why each row looks beside its
+# mirror position, the weight must follow the codes when we shuffle their table before
+# training:
 
 # %% tags=["shared"]
 half = np.random.default_rng(0).permutation(8)
@@ -834,9 +878,9 @@ assert (looks == 15 - np.arange(1, 15)).mean() > 0.9
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, open.** Could a model with two blocks find the end without being told?
-# How could the first block help the second? Compute the mean of the position codes of
-# the first $n$ positions, for each $n$. Then, if you like, train a model with
-# `n_blocks=2` and `told=False`, and measure it by `by_length`.
+# Compute the mean of the position codes of the first $n$ positions, for each $n$. How
+# could it help the second block? If you like, train a model with `n_blocks=2` and
+# `told=False`, and measure it by `by_length`.
 
 # %% tags=["shared", "answer"]
 codes = as_numpy(model.positions.table)[:16]  # s m
@@ -855,8 +899,7 @@ say(
 # %% [markdown] tags=["shared"]
 # ## Extra: A one-way GRU cannot know what comes later
 #
-# What would a model do that reads in order, as was usual before the Transformer? A
-# **GRU** ([gated recurrent unit](https://arxiv.org/abs/1406.1078)) reads symbol by
+# A **GRU** ([gated recurrent unit](https://arxiv.org/abs/1406.1078)) reads symbol by
 # symbol and keeps what it has read in a **state** of fixed size. From left to right it
 # is **causal**: in the first half of the output, symbol $s - 1 - q$ still lies ahead,
 # and no training can change that. In the second half the symbol has been read, and must
@@ -889,8 +932,7 @@ def new_recurrent(seed):
 
 
 # %% [markdown] tags=["shared"]
-# We train it on sequences of 6 symbols, with 400 updates. Its state has 64 features,
-# its learning rate is 0.06.
+# We train it on sequences of 6 symbols:
 
 # %% tags=["shared"]
 short = Settings(
@@ -906,14 +948,13 @@ print("right at each position:", *(f"{accuracy:.0%}" for accuracy in right_at))
 
 # %% [markdown] tags=["shared"]
 # The GRU guesses in the first half, where it cannot know. And what it has read must fit
-# into a state of fixed size. The Transformer need not keep the symbols: it looks.
+# into its state. The Transformer need not keep the symbols: it looks.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: A run can be watched, kept and repeated
 #
 # TensorBoard draws curves of all runs in a folder: `tensorboard --logdir runs`, called
-# beside this notebook. `add_scalar` writes a number; in a loop of your own you call it
-# while the model trains.
+# beside this notebook. `add_scalar` writes a number.
 
 # %% tags=["shared"]
 from tensorboard.summary import Writer
@@ -938,9 +979,8 @@ download_link(model, f"reverse_{framework}.safetensors")
 
 # %% [markdown] tags=["shared"]
 # Data, batches and initial weights follow from seeds, so a second run gives the same
-# losses, up to rounding. From the same weights, the other framework does, too (a test
-# of this book compares the two). Over many updates two such runs drift apart, because
-# each update builds on the rounding errors of those before.
+# losses, up to rounding; so does the other framework, from the same weights. Over many
+# updates two such runs drift apart, because each builds on its rounding errors.
 
 # %% tags=["shared"]
 repeated = fit(new_model(seed=1), cross_entropy, data["train"], brief)
@@ -1044,8 +1084,7 @@ assert len(others) == brief.updates and others[-1] < 0.9 * others[0]
 # ## Extra: Your turn, from a blank cell
 #
 # Two parts of every training: the loss, and one update with clipping. `check` tries
-# each on random arrays, and says whether it is right, or what is wrong. Some of the
-# logits are in the thousands, as half-trained models can have them.
+# each on random arrays, and says what is wrong.
 
 
 # %% tags=["shared", "your-turn"]
@@ -1207,8 +1246,8 @@ assert check("reverse.training_step", my_training_step)
 # %% [markdown] tags=["shared"]
 # ## Key points
 #
-# * Training repeats one update: batch, loss, gradient, clipped step. The loop of this
-#   chapter is the one to copy.
+# * Training repeats one update: batch, loss, gradient, clipped step. `train_step` and
+#   `train` are the loop to copy; for another task, change the data and the loss.
 # * One block with one head reverses without a mistake; its map is an antidiagonal. Any
 #   rearrangement at a fixed length takes one look for each output.
 # * A map explains only what a test confirms: silence its keys.
