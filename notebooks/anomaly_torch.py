@@ -483,7 +483,8 @@ def isolated(place):
 
 
 # %% tags=["shared"]
-everything, odd_hidden = np.ones((2, s, s), dtype=bool)
+everything = np.ones((s, s), dtype=bool)  # q k
+odd_hidden = everything.copy()
 odd_hidden[:-1, -1] = False  # none of the nine sees the odd one
 cuts = {
     "nothing": everything,
