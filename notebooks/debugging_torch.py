@@ -135,12 +135,12 @@ def train_model(model, loss_fn, batches):
 
 
 # %% [markdown] tags=["shared"]
-# **To take along**: the next four cells need nothing else of this page. You give them:
+# **To take along**: the next five cells need nothing else of this page. You give them:
 #
 # | argument | yours |
 # |---|---|
-# | `model`, `loss_fn` | `loss_fn(model, *batch) -> (loss, metrics)`, or `loss, {}` |
-# | `train` | your loop, `train(model, loss_fn, batches)`: an update for each |
+# | `model`, `loss_fn` | `loss_fn(model, *batch)` returns the loss, and metrics or `{}` |
+# | `train` | `train(model, loss_fn, batches)`: your loop, an update for each |
 # | `batches`, `new` | lists of batches, to learn from and to be judged by |
 # | `guess` | the loss of guessing |
 # | `predict` | `predict(model, *batch)`: the predictions |
