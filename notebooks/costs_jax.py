@@ -317,7 +317,7 @@ print(f"{1e3 * took:.0f} ms for an update, {minutes:.1f} minutes for 10,000 of t
 # %% [markdown] tags=["shared"]
 # For a model that you have not built, or a machine that you do not have, count the
 # operations, and divide by a speed. A machine's **limit** is the rate of a large
-# product of matrices (why large, says the first extra). A data sheet gives it for each
+# product of matrices (why large, says an extra). A data sheet gives it for each
 # format of numbers, at the highest clock rate. We measure it:
 
 # %% tags=["jax"]
@@ -511,124 +511,20 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Computed in chunks, attention never holds a whole map
+# ## Each remedy has its price
 #
 # *What helps?* First of all, do we need whole maps? Our function keeps them for the
-# backward pass. But an output needs only its own row. So we take the queries in chunks,
-# forget the rows of each chunk, and compute them *again* in the backward pass. The
-# result is exact. Memory grows like $n$, operations still like $n^2$ (after [Rabe &
-# Staats 2021](https://arxiv.org/abs/2112.05682)).
-
-# %% [markdown] tags=["jax"]
-# `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` runs
-# one chunk after the other.
-
-
-# %% tags=["jax"]
-def written_out(q, k, v):
-    """Our own attention, for one head: ``b n d -> b n d``."""
-    return attention(q, k, v)[0]
-
-
-def in_chunks(q, k, v, size=64):
-    """The same, ``size`` queries at a time, computed again on the way back.
-
-    While a chunk is computed, its own rows need room, too.
-    """
-    b, n, d = q.shape
-    chunks = q.reshape(b, -1, min(size, n), d).swapaxes(0, 1)  # chunk b size d
-    attend = jax.checkpoint(written_out)
-    chunks = jax.lax.map(lambda rows: attend(rows, k, v), chunks)
-    return chunks.swapaxes(0, 1).reshape(b, n, d)
-
-
-# %% [markdown] tags=["shared"]
+# backward pass. But an output needs only its own row. So take the queries in chunks,
+# forget the rows of each chunk, and compute them *again* in the backward pass (the
+# first extra does it). The result is exact. Memory grows like $n$, operations still
+# like $n^2$ (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
 # **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
 # one GPU program, a *fused kernel*. It takes the keys in pieces, too, so it never holds
 # a whole row of weights.
-
-# %% [markdown] tags=["jax"]
-# JAX's own attention is fused with `implementation="cudnn"`, in half precision on
-# NVIDIA GPUs; `"xla"` runs everywhere, and is what our models take in
-# `fused_attention`.
-
-
-# %% tags=["jax"]
-def by_framework(q, k, v):
-    """The framework's own attention, for one head: ``b n d -> b n d``."""
-    q, k, v = q[:, :, None], k[:, :, None], v[:, :, None]  # b n h d
-    return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
-
-
-# %% tags=["jax"]
-def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
-    kept = kept_arrays(function, x, x, x)
-    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
-
-
-# %% tags=["jax"]
-kinds = {
-    "written out": jax.jit(written_out),
-    "in chunks": jax.jit(in_chunks),
-    "framework's own": jax.jit(by_framework),
-}
-
-# %% tags=["shared"]
-lengths = 4 ** np.arange(3, 7)  # n = 64, 256, 1024, 4096
-memory, times, outputs = {}, {}, {}
-inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, 64))) for n in lengths]
-for name, function in kinds.items():
-    memory[name] = np.array([kept_bytes(function, x) for x in inputs])
-    times[name] = np.array([seconds(function, x, x, x) for x in inputs])
-    outputs[name] = as_numpy(function(*[inputs[1]] * 3))
-    mib = memory[name] / 2**20  # kept at each length
-    print(
-        f"{name:16} n = 1,024: {mib[2]:5.1f} MiB; n = 4,096: {mib[3]:5.1f} MiB", end=""
-    )
-    print(f", {1e3 * times[name][3]:5.1f} ms")
-
-
-# %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
-lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
-panels = {"MiB kept for the backward pass": lines}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
-(ax,) = fig.axes
-ax.lines[2].set_markersize(3)  # so that a line below it shows
-guides = ("in chunks", 1, 0.4, "top"), ("written out", 2, 2.5, "bottom")
-for kind, power, aside, va in guides:
-    guide = aside * lines[kind][1][0] * (lengths / lengths[0]) ** float(power)
-    ax.plot(lengths, guide, ":", color=plots.EDGE, lw=1.4, zorder=0)
-    name = "like $n$" if power == 1 else "like $n^2$"
-    ha = "left" if power == 1 else "right"
-    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha=ha, va=va)
-ax.set(xticks=lengths, xticklabels=lengths)
-ax.yaxis.set_major_formatter("{x:g}")
-fig
-
-# %% [markdown] tags=["shared"]
-# Four times the length keeps four times the memory in chunks, and written out nearly
-# sixteen times. The milliseconds are those of this processor. On a GPU the order is
-# often another: there, a fused kernel saves most of the traffic to the memory.
-
-# %% [markdown] tags=["jax"]
-# JAX's own call with `xla` is not fused: it keeps about as much as our function.
-
-# %% tags=["jax", "check"]
-# Checked: chunks give the same output, and what they keep grows like n
-for name in ("in chunks", "framework's own"):
-    np.testing.assert_allclose(outputs[name], outputs["written out"], atol=1e-5)
-square, linear = memory["written out"], memory["in chunks"]
-assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
-assert linear[-1] < square[-1] / 12
-assert 0.75 < memory["framework's own"][-1] / square[-1] < 1.4
-
-# %% [markdown] tags=["shared"]
-# ## Each remedy has its price
 #
-# What does each remedy leave of our model's activations, and of its operations, at
-# 1,024 tokens? Activations are counted where the model can be changed, the rest is
-# calculated:
+# Other remedies are a change of the model or of the batch. What does each leave of our
+# model's activations, and of its operations, at 1,024 tokens? Activations are counted
+# where the model can be changed, the rest is calculated:
 
 
 # %% tags=["shared"]
@@ -656,14 +552,14 @@ remedies = {  # activations and operations that are left, and the price
 }
 
 # %% tags=["shared", "say"]
-head = ["remedy", "activations left", "operations left", "price"]
+head = ["remedy", "activations", "operations", "price"]
 rows = [[name, f"{a:.2f}", f"{o:.2f}", how] for name, (a, o, how) in remedies.items()]
 say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
 # Begin with those that keep the result: half batches, whose gradients are averaged
-# (*gradient accumulation*), a fused kernel, recomputing, which does for blocks what the
-# chunks did for queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). The
+# (*gradient accumulation*), a fused kernel, recomputing, which does for blocks what
+# chunks do for queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). The
 # others change the model.
 #
 # Two remedies for time leave the operations, and raise the speed: a **larger batch**,
@@ -673,9 +569,11 @@ say(table(head, *rows))
 # only two to four digits, so weights and averages stay in float32.
 
 # %% [markdown] tags=["jax"]
-# In your own code, `nnx.remat(lambda block, x: block(x))(block, x)` recomputes a block.
-# `nnx.Linear(..., dtype=jnp.bfloat16)` computes in half precision and keeps its
-# parameters in float32. Operations and intermediate bytes of a compiled update:
+# In your own code, `jax.nn.dot_product_attention` is fused with
+# `implementation="cudnn"`, in half precision. `nnx.remat(lambda block, x:
+# block(x))(block, x)` recomputes a block. `nnx.Linear(..., dtype=jnp.bfloat16)`
+# computes in half precision and keeps its parameters in float32. Operations and
+# intermediate bytes of a compiled update:
 
 # %% tags=["jax"]
 compiled = step.lower(params, optimizer.init(params), *data).compile()
@@ -761,6 +659,108 @@ say(
     f"for float32: the results stay the same, and at most {fits_fused:.0f} fit. "
     "Next take half precision, then recomputation."
 )
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Computed in chunks, attention never holds a whole map
+#
+# Here are the chunks in code, beside attention written out and the framework's own:
+
+# %% [markdown] tags=["jax"]
+# `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` runs
+# one chunk after the other.
+
+
+# %% tags=["jax"]
+def written_out(q, k, v):
+    """Our own attention, for one head: ``b n d -> b n d``."""
+    return attention(q, k, v)[0]
+
+
+def in_chunks(q, k, v, size=64):
+    """The same, ``size`` queries at a time, computed again on the way back.
+
+    While a chunk is computed, its own rows need room, too.
+    """
+    b, n, d = q.shape
+    chunks = q.reshape(b, -1, min(size, n), d).swapaxes(0, 1)  # chunk b size d
+    attend = jax.checkpoint(written_out)
+    chunks = jax.lax.map(lambda rows: attend(rows, k, v), chunks)
+    return chunks.swapaxes(0, 1).reshape(b, n, d)
+
+
+# %% [markdown] tags=["jax"]
+# JAX's own attention is fused with `implementation="cudnn"`, in half precision on
+# NVIDIA GPUs; `"xla"` runs everywhere, and is what our models take in
+# `fused_attention`.
+
+
+# %% tags=["jax"]
+def by_framework(q, k, v):
+    """The framework's own attention, for one head: ``b n d -> b n d``."""
+    q, k, v = q[:, :, None], k[:, :, None], v[:, :, None]  # b n h d
+    return jax.nn.dot_product_attention(q, k, v, implementation="xla")[:, :, 0]
+
+
+# %% tags=["jax"]
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
+    kept = kept_arrays(function, x, x, x)
+    return 3 * x.nbytes + sum(a.size * a.dtype.itemsize for a in kept.values())
+
+
+# %% tags=["jax"]
+kinds = {
+    "written out": jax.jit(written_out),
+    "in chunks": jax.jit(in_chunks),
+    "framework's own": jax.jit(by_framework),
+}
+
+# %% tags=["shared"]
+lengths = 4 ** np.arange(3, 7)  # n = 64, 256, 1024, 4096
+inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, 64))) for n in lengths]
+memory, times, outputs = {}, {}, {}
+print("kept at n = 1,024 and n = 4,096, and the time at n = 4,096:")
+for name, function in kinds.items():
+    memory[name] = np.array([kept_bytes(function, x) for x in inputs])
+    times[name] = np.array([seconds(function, x, x, x) for x in inputs])
+    x = inputs[1]
+    outputs[name] = as_numpy(function(x, x, x))
+    mib, ms = memory[name] / 2**20, 1e3 * times[name]
+    print(f"{name:16}{mib[2]:5.1f} MiB {mib[3]:6.1f} MiB {ms[3]:7.1f} ms")
+
+# %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
+lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
+panels = {"MiB kept for the backward pass": lines}
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
+(ax,) = fig.axes
+ax.lines[2].set_markersize(3)  # so that a line below it shows
+guides = ("in chunks", 1, 0.4, "top"), ("written out", 2, 2.5, "bottom")
+for kind, power, aside, va in guides:
+    guide = aside * lines[kind][1][0] * (lengths / lengths[0]) ** float(power)
+    ax.plot(lengths, guide, ":", color=plots.EDGE, lw=1.4, zorder=0)
+    name = "like $n$" if power == 1 else "like $n^2$"
+    ha = "left" if power == 1 else "right"
+    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha=ha, va=va)
+ax.set(xticks=lengths, xticklabels=lengths)
+ax.yaxis.set_major_formatter("{x:g}")
+fig
+
+# %% [markdown] tags=["shared"]
+# Four times the length keeps four times the memory in chunks, and written out nearly
+# sixteen times. The milliseconds are those of this processor. On a GPU the order is
+# often another: there, a fused kernel saves most of the traffic to the memory.
+
+# %% [markdown] tags=["jax"]
+# JAX's own call with `xla` is not fused: it keeps about as much as our function.
+
+# %% tags=["jax", "check"]
+# Checked: chunks give the same output, and what they keep grows like n
+for name in ("in chunks", "framework's own"):
+    np.testing.assert_allclose(outputs[name], outputs["written out"], atol=1e-5)
+square, linear = memory["written out"], memory["in chunks"]
+assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
+assert linear[-1] < square[-1] / 12
+assert 0.75 < memory["framework's own"][-1] / square[-1] < 1.4
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Speed is limited by memory or by arithmetic

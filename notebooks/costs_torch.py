@@ -307,7 +307,7 @@ print(f"{1e3 * took:.0f} ms for an update, {minutes:.1f} minutes for 10,000 of t
 # %% [markdown] tags=["shared"]
 # For a model that you have not built, or a machine that you do not have, count the
 # operations, and divide by a speed. A machine's **limit** is the rate of a large
-# product of matrices (why large, says the first extra). A data sheet gives it for each
+# product of matrices (why large, says an extra). A data sheet gives it for each
 # format of numbers, at the highest clock rate. We measure it:
 
 # %% tags=["torch"]
@@ -495,125 +495,20 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Computed in chunks, attention never holds a whole map
+# ## Each remedy has its price
 #
 # *What helps?* First of all, do we need whole maps? Our function keeps them for the
-# backward pass. But an output needs only its own row. So we take the queries in chunks,
-# forget the rows of each chunk, and compute them *again* in the backward pass. The
-# result is exact. Memory grows like $n$, operations still like $n^2$ (after [Rabe &
-# Staats 2021](https://arxiv.org/abs/2112.05682)).
-
-# %% [markdown] tags=["torch"]
-# `checkpoint.checkpoint` runs a function without recording it, and again in the
-# backward pass.
-
-
-# %% tags=["torch"]
-def written_out(q, k, v):
-    """Our own attention, for one head: ``b n d -> b n d``."""
-    return attention(q, k, v)[0]
-
-
-def in_chunks(q, k, v, size=64):
-    """The same, ``size`` queries at a time, computed again on the way back.
-
-    While a chunk is computed, its own rows need room, too.
-    """
-    chunks = [
-        checkpoint.checkpoint(written_out, rows, k, v, use_reentrant=False)
-        for rows in q.split(size, dim=1)
-    ]
-    return torch.cat(chunks, dim=1)
-
-
-# %% [markdown] tags=["shared"]
+# backward pass. But an output needs only its own row. So take the queries in chunks,
+# forget the rows of each chunk, and compute them *again* in the backward pass (the
+# first extra does it). The result is exact. Memory grows like $n$, operations still
+# like $n^2$ (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
 # **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
 # one GPU program, a *fused kernel*. It takes the keys in pieces, too, so it never holds
 # a whole row of weights.
-
-# %% [markdown] tags=["torch"]
-# PyTorch's own `scaled_dot_product_attention` picks a kernel for the device and the
-# arguments; one of them takes float32 and any mask. Our models call it by
-# `fused_attention`, unless they are asked for the maps.
-
-
-# %% tags=["torch"]
-def by_framework(q, k, v):
-    """The framework's own attention, for one head: ``b n d -> b n d``."""
-    q, k, v = q[:, None], k[:, None], v[:, None]  # b h n d
-    return nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
-
-
-# %% tags=["torch"]
-def kept_bytes(function, x):
-    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
-    inputs = [x.clone().requires_grad_() for _ in range(3)]
-    kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
-    return sum(x.nbytes for x in kept.values())
-
-
-# %% tags=["torch"]
-kinds = {
-    "written out": written_out,
-    "in chunks": in_chunks,
-    "framework's own": by_framework,
-}
-
-# %% tags=["shared"]
-lengths = 4 ** np.arange(3, 7)  # n = 64, 256, 1024, 4096
-memory, times, outputs = {}, {}, {}
-inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, 64))) for n in lengths]
-for name, function in kinds.items():
-    memory[name] = np.array([kept_bytes(function, x) for x in inputs])
-    times[name] = np.array([seconds(function, x, x, x) for x in inputs])
-    outputs[name] = as_numpy(function(*[inputs[1]] * 3))
-    mib = memory[name] / 2**20  # kept at each length
-    print(
-        f"{name:16} n = 1,024: {mib[2]:5.1f} MiB; n = 4,096: {mib[3]:5.1f} MiB", end=""
-    )
-    print(f", {1e3 * times[name][3]:5.1f} ms")
-
-
-# %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
-lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
-panels = {"MiB kept for the backward pass": lines}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
-(ax,) = fig.axes
-ax.lines[2].set_markersize(3)  # so that a line below it shows
-guides = ("in chunks", 1, 0.4, "top"), ("written out", 2, 2.5, "bottom")
-for kind, power, aside, va in guides:
-    guide = aside * lines[kind][1][0] * (lengths / lengths[0]) ** float(power)
-    ax.plot(lengths, guide, ":", color=plots.EDGE, lw=1.4, zorder=0)
-    name = "like $n$" if power == 1 else "like $n^2$"
-    ha = "left" if power == 1 else "right"
-    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha=ha, va=va)
-ax.set(xticks=lengths, xticklabels=lengths)
-ax.yaxis.set_major_formatter("{x:g}")
-fig
-
-# %% [markdown] tags=["shared"]
-# Four times the length keeps four times the memory in chunks, and written out nearly
-# sixteen times. The milliseconds are those of this processor. On a GPU the order is
-# often another: there, a fused kernel saves most of the traffic to the memory.
-
-# %% [markdown] tags=["torch"]
-# PyTorch's own kernel is fused: what it keeps grows like $n$, too.
-
-# %% tags=["torch", "check"]
-# Checked: chunks give the same output, and what they keep grows like n; the kernel too
-for name in ("in chunks", "framework's own"):
-    np.testing.assert_allclose(outputs[name], outputs["written out"], atol=1e-5)
-square, linear = memory["written out"], memory["in chunks"]
-assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
-assert linear[-1] < square[-1] / 12
-assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
-
-# %% [markdown] tags=["shared"]
-# ## Each remedy has its price
 #
-# What does each remedy leave of our model's activations, and of its operations, at
-# 1,024 tokens? Activations are counted where the model can be changed, the rest is
-# calculated:
+# Other remedies are a change of the model or of the batch. What does each leave of our
+# model's activations, and of its operations, at 1,024 tokens? Activations are counted
+# where the model can be changed, the rest is calculated:
 
 
 # %% tags=["shared"]
@@ -641,14 +536,14 @@ remedies = {  # activations and operations that are left, and the price
 }
 
 # %% tags=["shared", "say"]
-head = ["remedy", "activations left", "operations left", "price"]
+head = ["remedy", "activations", "operations", "price"]
 rows = [[name, f"{a:.2f}", f"{o:.2f}", how] for name, (a, o, how) in remedies.items()]
 say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
 # Begin with those that keep the result: half batches, whose gradients are averaged
-# (*gradient accumulation*), a fused kernel, recomputing, which does for blocks what the
-# chunks did for queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). The
+# (*gradient accumulation*), a fused kernel, recomputing, which does for blocks what
+# chunks do for queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). The
 # others change the model.
 #
 # Two remedies for time leave the operations, and raise the speed: a **larger batch**,
@@ -658,8 +553,9 @@ say(table(head, *rows))
 # only two to four digits, so weights and averages stay in float32.
 
 # %% [markdown] tags=["torch"]
-# In your own code, `checkpoint.checkpoint(block, x, use_reentrant=False)` recomputes a
-# block. Half precision, and the peak memory of an update:
+# In your own code, `nn.functional.scaled_dot_product_attention` picks a fused kernel,
+# and `checkpoint.checkpoint(block, x, use_reentrant=False)` recomputes a block. Half
+# precision, and the peak memory of an update:
 
 # %% tags=["torch"]
 with torch.autocast(device, torch.bfloat16):  # half precision
@@ -747,6 +643,109 @@ say(
     f"for float32: the results stay the same, and at most {fits_fused:.0f} fit. "
     "Next take half precision, then recomputation."
 )
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Computed in chunks, attention never holds a whole map
+#
+# Here are the chunks in code, beside attention written out and the framework's own:
+
+# %% [markdown] tags=["torch"]
+# `checkpoint.checkpoint` runs a function without recording it, and again in the
+# backward pass.
+
+
+# %% tags=["torch"]
+def written_out(q, k, v):
+    """Our own attention, for one head: ``b n d -> b n d``."""
+    return attention(q, k, v)[0]
+
+
+def in_chunks(q, k, v, size=64):
+    """The same, ``size`` queries at a time, computed again on the way back.
+
+    While a chunk is computed, its own rows need room, too.
+    """
+    chunks = [
+        checkpoint.checkpoint(written_out, rows, k, v, use_reentrant=False)
+        for rows in q.split(size, dim=1)
+    ]
+    return torch.cat(chunks, dim=1)
+
+
+# %% [markdown] tags=["torch"]
+# PyTorch's own `scaled_dot_product_attention` picks a kernel for the device and the
+# arguments; one of them takes float32 and any mask. Our models call it by
+# `fused_attention`, unless they are asked for the maps.
+
+
+# %% tags=["torch"]
+def by_framework(q, k, v):
+    """The framework's own attention, for one head: ``b n d -> b n d``."""
+    q, k, v = q[:, None], k[:, None], v[:, None]  # b h n d
+    return nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]
+
+
+# %% tags=["torch"]
+def kept_bytes(function, x):
+    """Bytes kept for the gradient of ``function(q, k, v)``, with three copies of x."""
+    inputs = [x.clone().requires_grad_() for _ in range(3)]
+    kept = kept_arrays(function, *inputs) | {x.data_ptr(): x for x in inputs}
+    return sum(x.nbytes for x in kept.values())
+
+
+# %% tags=["torch"]
+kinds = {
+    "written out": written_out,
+    "in chunks": in_chunks,
+    "framework's own": by_framework,
+}
+
+# %% tags=["shared"]
+lengths = 4 ** np.arange(3, 7)  # n = 64, 256, 1024, 4096
+inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, 64))) for n in lengths]
+memory, times, outputs = {}, {}, {}
+print("kept at n = 1,024 and n = 4,096, and the time at n = 4,096:")
+for name, function in kinds.items():
+    memory[name] = np.array([kept_bytes(function, x) for x in inputs])
+    times[name] = np.array([seconds(function, x, x, x) for x in inputs])
+    x = inputs[1]
+    outputs[name] = as_numpy(function(x, x, x))
+    mib, ms = memory[name] / 2**20, 1e3 * times[name]
+    print(f"{name:16}{mib[2]:5.1f} MiB {mib[3]:6.1f} MiB {ms[3]:7.1f} ms")
+
+# %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
+lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
+panels = {"MiB kept for the backward pass": lines}
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
+(ax,) = fig.axes
+ax.lines[2].set_markersize(3)  # so that a line below it shows
+guides = ("in chunks", 1, 0.4, "top"), ("written out", 2, 2.5, "bottom")
+for kind, power, aside, va in guides:
+    guide = aside * lines[kind][1][0] * (lengths / lengths[0]) ** float(power)
+    ax.plot(lengths, guide, ":", color=plots.EDGE, lw=1.4, zorder=0)
+    name = "like $n$" if power == 1 else "like $n^2$"
+    ha = "left" if power == 1 else "right"
+    ax.text(lengths[-2], guide[-2], name, color=plots.EDGE, ha=ha, va=va)
+ax.set(xticks=lengths, xticklabels=lengths)
+ax.yaxis.set_major_formatter("{x:g}")
+fig
+
+# %% [markdown] tags=["shared"]
+# Four times the length keeps four times the memory in chunks, and written out nearly
+# sixteen times. The milliseconds are those of this processor. On a GPU the order is
+# often another: there, a fused kernel saves most of the traffic to the memory.
+
+# %% [markdown] tags=["torch"]
+# PyTorch's own kernel is fused: what it keeps grows like $n$, too.
+
+# %% tags=["torch", "check"]
+# Checked: chunks give the same output, and what they keep grows like n; the kernel too
+for name in ("in chunks", "framework's own"):
+    np.testing.assert_allclose(outputs[name], outputs["written out"], atol=1e-5)
+square, linear = memory["written out"], memory["in chunks"]
+assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
+assert linear[-1] < square[-1] / 12
+assert memory["framework's own"][-1] < 5 * memory["framework's own"][-2]
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Speed is limited by memory or by arithmetic

@@ -333,73 +333,6 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Accumulating and clipping give what one device gives
-#
-# Two habits of a training loop need care on several devices. If a device's part of the
-# batch is still too large, it adds up the gradients of smaller parts: *gradient
-# accumulation*. The sum needs to be exchanged only once, after the last part.
-# *Clipping* shortens a gradient that is too long. Its length comes from all weights. So
-# where gradients are sharded, the devices add up the squares of their parts before they
-# clip.
-
-# %% [markdown] tags=["jax"]
-# In JAX a gradient is one array, wherever its parts lie. So
-# `optax.clip_by_global_norm`, usually the first of an `optax.chain`, stays as it is,
-# and the compiler adds the sums. `scan` keeps the activations of one part only. (When
-# it exchanges, the compiler decides. Over several updates, `optax.MultiSteps`
-# accumulates.)
-
-
-# %% tags=["jax"]
-@nnx.jit
-def accumulate(model, parts):
-    """Mean of the gradients of the parts of a batch, one after the other."""
-    structure, params, rest = nnx.split(model, nnx.Param, ...)
-
-    def loss_at(params, tokens):
-        return next_token(nnx.merge(structure, params, rest, copy=True), tokens)[0]
-
-    def add(total, tokens):
-        grads = jax.grad(loss_at)(params, tokens)
-        return jax.tree.map(lambda a, b: a + b / len(parts), total, grads), None
-
-    zeros = jax.tree.map(jax.numpy.zeros_like, params)
-    return jax.lax.scan(add, zeros, parts)[0]
-
-
-# %% tags=["jax"]
-def of_halves(batches):
-    """Gradient of two half batches, sharded; its norm before and after clipping."""
-    halves = np.stack(np.split(batches[0], 2))  # 2 b/2 s+1
-    grads = accumulate(cut(new_model()), share(halves, None, "devices"))
-    clip = optax.clip_by_global_norm(0.5)
-    clipped, _ = clip.update(grads, clip.init(grads))
-    norms = [as_numpy(optax.global_norm(each)) for each in (grads, clipped)]
-    return [as_numpy(x) for x in jax.tree.leaves(grads)], norms
-
-
-# %% tags=["jax"]
-whole = accumulate(new_model(), batches[:1])
-expected = [as_numpy(x) for x in jax.tree.leaves(whole)]
-norm = as_numpy(optax.global_norm(whole))
-grads, norms = of_halves(batches)
-
-# %% tags=["shared", "say"]
-gap = max(np.abs(a - b).max() for a, b in zip(grads, expected, strict=True))
-say(
-    f"Two half batches, sharded among four devices: the largest gap to the gradient of "
-    f"one batch on one device is {gap:.0e}. Its norm is {norm:.4f} on one device, "
-    f"{norms[0]:.4f} sharded, and {norms[1]:.4f} after clipping."
-)
-
-# %% tags=["shared", "check"]
-# Checked: half batches and sharding change neither the gradient nor its clipped norm
-for one, other in zip(grads, expected, strict=True):
-    np.testing.assert_allclose(one, other, atol=1e-5)
-np.testing.assert_allclose(norms, [norm, 0.5], rtol=1e-4)
-assert norm > 1
-
-# %% [markdown] tags=["shared"]
 # ## More devices share the computation, not the exchange
 #
 # How long does an update take on $n$ devices? Each computes an $n$-th of it. But
@@ -590,7 +523,8 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # ## On your GPUs
 #
 # Which way? The first that fits, because sharding exchanges more. Half of the memory is
-# for activations; if they need more, accumulate gradients:
+# for activations; if they need more, accumulate gradients (see the extra):
+
 
 # %% tags=["shared"]
 def way_to_share(n_parameters, memory):
@@ -663,6 +597,73 @@ for n in (2, 3, 4, 6, 8, 16):
     sums, sent = ring_all_reduce(arrays[:n])
     assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
     assert sent == [2 * (n - 1) * 720_720 // n] * n and max(sent) < 2 * 720_720
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Accumulating and clipping give what one device gives
+#
+# Two habits of a training loop need care on several devices. If a device's part of the
+# batch is still too large, it adds up the gradients of smaller parts: *gradient
+# accumulation*. The sum needs to be exchanged only once, after the last part.
+# *Clipping* shortens a gradient that is too long. Its length comes from all weights. So
+# where gradients are sharded, the devices add up the squares of their parts before they
+# clip.
+
+# %% [markdown] tags=["jax"]
+# In JAX a gradient is one array, wherever its parts lie. So
+# `optax.clip_by_global_norm`, usually the first of an `optax.chain`, stays as it is,
+# and the compiler adds the sums. `scan` keeps the activations of one part only. (When
+# it exchanges, the compiler decides. Over several updates, `optax.MultiSteps`
+# accumulates.)
+
+
+# %% tags=["jax"]
+@nnx.jit
+def accumulate(model, parts):
+    """Mean of the gradients of the parts of a batch, one after the other."""
+    structure, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def loss_at(params, tokens):
+        return next_token(nnx.merge(structure, params, rest, copy=True), tokens)[0]
+
+    def add(total, tokens):
+        grads = jax.grad(loss_at)(params, tokens)
+        return jax.tree.map(lambda a, b: a + b / len(parts), total, grads), None
+
+    zeros = jax.tree.map(jax.numpy.zeros_like, params)
+    return jax.lax.scan(add, zeros, parts)[0]
+
+
+# %% tags=["jax"]
+def of_halves(batches):
+    """Gradient of two half batches, sharded; its norm before and after clipping."""
+    halves = np.stack(np.split(batches[0], 2))  # 2 b/2 s+1
+    grads = accumulate(cut(new_model()), share(halves, None, "devices"))
+    clip = optax.clip_by_global_norm(0.5)
+    clipped, _ = clip.update(grads, clip.init(grads))
+    norms = [as_numpy(optax.global_norm(each)) for each in (grads, clipped)]
+    return [as_numpy(x) for x in jax.tree.leaves(grads)], norms
+
+
+# %% tags=["jax"]
+whole = accumulate(new_model(), batches[:1])
+expected = [as_numpy(x) for x in jax.tree.leaves(whole)]
+norm = as_numpy(optax.global_norm(whole))
+grads, norms = of_halves(batches)
+
+# %% tags=["shared", "say"]
+gap = max(np.abs(a - b).max() for a, b in zip(grads, expected, strict=True))
+say(
+    f"Two half batches, sharded among four devices: the largest gap to the gradient of "
+    f"one batch on one device is {gap:.0e}. Its norm is {norm:.4f} on one device, "
+    f"{norms[0]:.4f} sharded, and {norms[1]:.4f} after clipping."
+)
+
+# %% tags=["shared", "check"]
+# Checked: half batches and sharding change neither the gradient nor its clipped norm
+for one, other in zip(grads, expected, strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-5)
+np.testing.assert_allclose(norms, [norm, 0.5], rtol=1e-4)
+assert norm > 1
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Measured on two cores

@@ -343,66 +343,6 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Accumulating and clipping give what one device gives
-#
-# Two habits of a training loop need care on several devices. If a device's part of the
-# batch is still too large, it adds up the gradients of smaller parts: *gradient
-# accumulation*. The sum needs to be exchanged only once, after the last part.
-# *Clipping* shortens a gradient that is too long. Its length comes from all weights. So
-# where gradients are sharded, the devices add up the squares of their parts before they
-# clip.
-
-# %% [markdown] tags=["torch"]
-# After `set_requires_gradient_sync(False)`, `backward` exchanges no gradients. (They
-# stay whole until the last part, which needs memory. With `DistributedDataParallel`,
-# write `with model.no_sync():`.) Each loss is divided by two, because the gradient is a
-# mean. `clip_grad_norm_` knows which gradients are sharded.
-
-
-# %% tags=["torch"]
-def accumulate(model, parts):
-    """Mean of the gradients of the parts of a batch; they are exchanged once."""
-    for i, tokens in enumerate(parts, start=1):
-        model.set_requires_gradient_sync(i == len(parts))
-        loss, _ = next_token(model, tokens)
-        (loss / len(parts)).backward()
-
-
-# %% tags=["torch"]
-def of_halves(batches):
-    """Gradient of two half batches, sharded; its norm before and after clipping."""
-    distributed.init_process_group("gloo")
-    model = cut(new_model())
-    accumulate(model, torch.tensor(share(batches)[0]).long().chunk(2))
-    grads = [as_numpy(p.grad.full_tensor()) for p in model.parameters()]
-    before = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    after = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    return grads, [norm.full_tensor().item() for norm in (before, after)]
-
-
-# %% tags=["torch"]
-model = new_model()
-next_token(model, torch.tensor(batches[0]).long())[0].backward()
-expected = [as_numpy(p.grad) for p in model.parameters()]
-norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5).item()
-grads, norms = torchrun(of_halves, 4, batches)[0]
-
-# %% tags=["shared", "say"]
-gap = max(np.abs(a - b).max() for a, b in zip(grads, expected, strict=True))
-say(
-    f"Two half batches, sharded among four devices: the largest gap to the gradient of "
-    f"one batch on one device is {gap:.0e}. Its norm is {norm:.4f} on one device, "
-    f"{norms[0]:.4f} sharded, and {norms[1]:.4f} after clipping."
-)
-
-# %% tags=["shared", "check"]
-# Checked: half batches and sharding change neither the gradient nor its clipped norm
-for one, other in zip(grads, expected, strict=True):
-    np.testing.assert_allclose(one, other, atol=1e-5)
-np.testing.assert_allclose(norms, [norm, 0.5], rtol=1e-4)
-assert norm > 1
-
-# %% [markdown] tags=["shared"]
 # ## More devices share the computation, not the exchange
 #
 # How long does an update take on $n$ devices? Each computes an $n$-th of it. But
@@ -586,7 +526,8 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # ## On your GPUs
 #
 # Which way? The first that fits, because sharding exchanges more. Half of the memory is
-# for activations; if they need more, accumulate gradients:
+# for activations; if they need more, accumulate gradients (see the extra):
+
 
 # %% tags=["shared"]
 def way_to_share(n_parameters, memory):
@@ -671,6 +612,66 @@ for n in (2, 3, 4, 6, 8, 16):
     sums, sent = ring_all_reduce(arrays[:n])
     assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
     assert sent == [2 * (n - 1) * 720_720 // n] * n and max(sent) < 2 * 720_720
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Accumulating and clipping give what one device gives
+#
+# Two habits of a training loop need care on several devices. If a device's part of the
+# batch is still too large, it adds up the gradients of smaller parts: *gradient
+# accumulation*. The sum needs to be exchanged only once, after the last part.
+# *Clipping* shortens a gradient that is too long. Its length comes from all weights. So
+# where gradients are sharded, the devices add up the squares of their parts before they
+# clip.
+
+# %% [markdown] tags=["torch"]
+# After `set_requires_gradient_sync(False)`, `backward` exchanges no gradients. (They
+# stay whole until the last part, which needs memory. With `DistributedDataParallel`,
+# write `with model.no_sync():`.) Each loss is divided by two, because the gradient is a
+# mean. `clip_grad_norm_` knows which gradients are sharded.
+
+
+# %% tags=["torch"]
+def accumulate(model, parts):
+    """Mean of the gradients of the parts of a batch; they are exchanged once."""
+    for i, tokens in enumerate(parts, start=1):
+        model.set_requires_gradient_sync(i == len(parts))
+        loss, _ = next_token(model, tokens)
+        (loss / len(parts)).backward()
+
+
+# %% tags=["torch"]
+def of_halves(batches):
+    """Gradient of two half batches, sharded; its norm before and after clipping."""
+    distributed.init_process_group("gloo")
+    model = cut(new_model())
+    accumulate(model, torch.tensor(share(batches)[0]).long().chunk(2))
+    grads = [as_numpy(p.grad.full_tensor()) for p in model.parameters()]
+    before = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    after = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    return grads, [norm.full_tensor().item() for norm in (before, after)]
+
+
+# %% tags=["torch"]
+model = new_model()
+next_token(model, torch.tensor(batches[0]).long())[0].backward()
+expected = [as_numpy(p.grad) for p in model.parameters()]
+norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5).item()
+grads, norms = torchrun(of_halves, 4, batches)[0]
+
+# %% tags=["shared", "say"]
+gap = max(np.abs(a - b).max() for a, b in zip(grads, expected, strict=True))
+say(
+    f"Two half batches, sharded among four devices: the largest gap to the gradient of "
+    f"one batch on one device is {gap:.0e}. Its norm is {norm:.4f} on one device, "
+    f"{norms[0]:.4f} sharded, and {norms[1]:.4f} after clipping."
+)
+
+# %% tags=["shared", "check"]
+# Checked: half batches and sharding change neither the gradient nor its clipped norm
+for one, other in zip(grads, expected, strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-5)
+np.testing.assert_allclose(norms, [norm, 0.5], rtol=1e-4)
+assert norm > 1
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Measured on two cores
