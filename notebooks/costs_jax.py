@@ -60,7 +60,7 @@ from flax import nnx
 
 from helpers.exercises import check
 from helpers.jax import MultiHeadAttention, Predictor, attention, tensor
-from helpers.show import drawing, plots, recorded, say
+from helpers.show import drawing, plots, recorded, say, table
 from helpers.weights import as_numpy, count_parameters
 
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -211,130 +211,12 @@ print(f"{per_parameter:.2f} operations per parameter and token, counted for 16 t
 # activations.
 
 # %% [markdown] tags=["shared"]
-# ## Training time is operations divided by speed
-#
-# To turn operations into time, we need the speed of the machine. Its **limit** is the
-# rate of a large product of matrices (why large, says the first extra). A data sheet
-# gives it for each format of numbers, at the highest clock rate. We measure it:
-
-
-# %% tags=["jax"]
-def seconds(function, *args, repeats=3):
-    """Shortest of several runs, after one that compiles."""
-    jax.block_until_ready(function(*args))
-    runs = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*args))  # the call returns before it is done
-        runs.append(time.perf_counter() - start)
-    return min(runs)
-
-
-# %% tags=["jax"]
-width = 8192
-matrix, matmul = jnp.ones((width, width)), jax.jit(jnp.matmul)  # 256 MiB
-product = seconds(matmul, jnp.ones((256, width)), matrix)
-limit = 2 * 256 * width**2 / product  # operations per second
-print(f"{limit / 1e9:.0f} billion operations a second, in float32")
-
-# %% [markdown] tags=["shared"]
-# A training step is slower than that, because it also has small products, norms and an
-# update. The share of the limit that it reaches is its **utilisation** (MFU, *model
-# FLOPs utilisation*). It cannot be more than all: where it seems so, the limit was
-# measured in a slow moment, or is for another format of numbers. We time a step of our
-# small model.
-
-# %% [markdown] tags=["jax"]
-# `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and Adam's averages.
-# After the call they are gone, so each timed call gets its own copy.
-
-# %% tags=["jax"]
-optimizer = optax.adam(1e-3)
-
-
-def step(params, opt_state, x, labels):
-    """New parameters, a new state of the optimiser, and the loss."""
-
-    def loss_at(params):
-        return loss_of(nnx.merge(structure, params, rest)(x), labels)
-
-    loss, gradient = jax.value_and_grad(loss_at)(params)
-    change, opt_state = optimizer.update(gradient, opt_state, params)
-    return optax.apply_updates(params, change), opt_state, loss
-
-
-step = jax.jit(step, donate_argnums=(0, 1))
-
-# %% tags=["jax"]
-states = [jax.tree.map(jnp.copy, (params, optimizer.init(params))) for _ in range(4)]
-data = batch(8, 64)
-took = seconds(lambda: step(*states.pop(), *data))
-
-# %% tags=["shared"]
-work = 6 * n_parameters * 8 * 64
-limit = max(limit, work / took)  # nothing is faster than the limit
-utilisation = work / took / limit
-print(f"{work / 1e9:.1f} billion operations, the 6ND of a step, in {1e3 * took:.0f} ms")
-print(f"utilisation: {utilisation:.0%}")
-
-# %% [markdown] tags=["shared"]
-# How many tokens are enough? For a given amount of computation, the loss is lowest with
-# about 20 per parameter ([Hoffmann et al. 2022](https://arxiv.org/abs/2203.15556)). We
-# also take a large GPU: [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)
-# report $502\cdot10^{15}$ operations a second on 3,072 A100s in half precision (16
-# bits). A quarter of these repeat the forward pass to save memory (*recomputing*,
-# below); three quarters are useful.
-
-# %% tags=["shared"]
-per_token = 6 * (gpt2 - position_table)  # operations
-sheet = 312e12  # an A100's limit: https://www.nvidia.com/en-us/data-center/a100/
-a100 = 3 / 4 * 502e15 / 3072  # useful operations a second of one A100
-
-
-def hours(tokens, speed):
-    """Time to train GPT-2 small, with ``speed`` useful operations a second."""
-    return tokens * per_token / speed / 3600
-
-
-alone = hours(20 * gpt2, limit * utilisation)
-rented = hours(20 * gpt2, a100)
-print(f"{20 * gpt2 / 1e9:.1f} billion tokens with GPT-2 small take")
-print(f"{alone / 24:,.0f} days on this machine, used like in our small step, and")
-print(f"{rented:.1f} hours on one A100, with a utilisation of {a100 / sheet:.0%}")
-
-# %% [markdown] tags=["shared"]
-# Is such an estimate any good? [Karpathy
-# 2024](https://github.com/karpathy/llm.c/discussions/481) trained GPT-2 small on 10
-# billion tokens. That took eight A100s 90 minutes.
-
-# %% tags=["shared"]
-published = 8 * 1.5  # hours of an A100
-estimate = hours(10e9, a100)
-print(f"estimated: {estimate:.0f} hours of an A100; published: {published:.0f}")
-print(f"{estimate / published:.1f} times as long")
-
-# %% [markdown] tags=["shared"]
-# This is good enough for a plan. But small models do not fill a large GPU. Here is what
-# eight trainings of this book, recorded once, reached of the limit of an NVIDIA H200, a
-# product of matrices `2048 2048`:
-
-# %% tags=["shared"]
-parts = recorded("h200-2026-11-27")[-1]["parts"]
-runs = [one["pairs"][0]["fit"] for one in parts[-1]["record"]["measured"][:8]]
-shares = [run["gflops"] / run["matmul_gflops"] for run in runs]
-print(f"utilisation on an H200: {min(shares):.1%} to {max(shares):.1%}")
-
-# %% [markdown] tags=["shared"]
-# So do not trust the utilisation of a huge model. Time a step of your own.
-
-# %% [markdown] tags=["shared"]
 # ## Attention's pairs grow with the square of the length
 #
-# The estimate leaves something out. Attention multiplies queries by keys, and weights
-# by values, for all pairs of positions. No parameter takes part in these products. Each
-# of the two takes $2nm$ operations per token forward and $4nm$ backward. Together that
-# is $12nm$ in each of $l$ blocks ([Chowdhery et al.
-# 2022](https://arxiv.org/abs/2204.02311), appendix B):
+# Attention multiplies queries by keys, and weights by values, for all pairs of
+# positions. No parameter takes part in these products. Each of the two takes $2nm$
+# operations per token forward and $4nm$ backward. Together that is $12nm$ in each of
+# $l$ blocks ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), appendix B):
 #
 # $$C\approx(6N+12\,l\,n\,m)\,D .$$
 #
@@ -366,36 +248,153 @@ fig
 # %% tags=["shared"]
 ratio = measured / formula
 equal = n_parameters / (2 * sizes["n_blocks"] * sizes["m"])  # here 12 l n m is 6N
-added = 12 * 12 * 1024 * 768 / per_token  # to GPT-2 small, with 1,024 tokens
-done = 10e9 * per_token * (1 + added)  # operations of the published run
-reached = done / (published * 3600 * sheet)  # its utilisation
 print(f"The measured count is {ratio.min():.2f} to {ratio.max():.2f} of the formula.")
-print(f"As many operations as the parameters: the pairs at n = {equal:.0f}")
-print(f"To GPT-2 small, with 1,024 tokens, the pairs add {added:.0%}")
+print(f"At n = {equal:.0f}, the pairs cost as much as the parameters.")
+
+of_parameters = 6 * (gpt2 - position_table)  # operations per token of GPT-2 small
+of_pairs = 12 * 12 * 1024 * 768  # for 1,024 tokens
+print(f"To GPT-2 small, with 1,024 tokens, they add {of_pairs / of_parameters:.0%}.")
 
 # %% [markdown] tags=["shared"]
 # The pairs cost as much as the parameters at a length of about $6m$. GPT-2 small is far
 # from this point.
 
-# %% tags=["shared", "say"]
-say(
-    "With the pairs, our estimate is too long: the published run reached "
-    f"{reached:.0%} of its GPUs' limit, and we took the {a100 / sheet:.0%} of a huge "
-    f"model. A night, or a year? **{(1 + added) * rented:.0f} hours** on one A100, "
-    f"**{(1 + added) * alone / 24:,.0f} days** here: known before the first update."
-)
-
 # %% tags=["shared", "check"]
 # Checked: the count follows 6N + 12 l n m, and leaves 6N behind
 np.testing.assert_allclose(ratio, 1, atol=0.03)
 assert 0.9 < per_parameter / 6 < 1.1
-assert 1 < 8 * short[1] * measured[1] / work < 1.3  # a step of 8 rows of 64
 assert measured[0] < 1.1 * 6 * n_parameters and measured[-1] > 1.8 * 6 * n_parameters
+
+# %% [markdown] tags=["shared"]
+# ## Training time is operations divided by speed
+#
+# The shortest forecast is a stopwatch: the seconds of one update, times the number of
+# updates. We time one of our small model, with 8 sequences of 64 tokens:
+
+
+# %% tags=["jax"]
+def seconds(function, *args, repeats=3):
+    """Shortest of several runs, after one that compiles."""
+    jax.block_until_ready(function(*args))
+    runs = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(function(*args))  # the call returns before it is done
+        runs.append(time.perf_counter() - start)
+    return min(runs)
+
+
+# %% [markdown] tags=["jax"]
+# `donate_argnums=(0, 1)` lets XLA overwrite the old parameters and Adam's averages.
+# After the call they are gone, so each timed call gets its own copy.
+
+# %% tags=["jax"]
+optimizer = optax.adam(1e-3)
+
+
+def step(params, opt_state, x, labels):
+    """New parameters, a new state of the optimiser, and the loss."""
+
+    def loss_at(params):
+        return loss_of(nnx.merge(structure, params, rest)(x), labels)
+
+    loss, gradient = jax.value_and_grad(loss_at)(params)
+    change, opt_state = optimizer.update(gradient, opt_state, params)
+    return optax.apply_updates(params, change), opt_state, loss
+
+
+step = jax.jit(step, donate_argnums=(0, 1))
+
+# %% tags=["jax"]
+states = [jax.tree.map(jnp.copy, (params, optimizer.init(params))) for _ in range(4)]
+data = batch(8, 64)
+took = seconds(lambda: step(*states.pop(), *data))
+
+# %% tags=["shared"]
+minutes = 10_000 * took / 60
+print(f"{1e3 * took:.0f} ms for an update, {minutes:.1f} minutes for 10,000 of them")
+
+# %% [markdown] tags=["shared"]
+# For a model that you have not built, or a machine that you do not have, count the
+# operations, and divide by a speed. A machine's **limit** is the rate of a large
+# product of matrices (why large, says an extra). A data sheet gives it for each
+# format of numbers, at the highest clock rate. We measure it:
+
+# %% tags=["jax"]
+width = 8192
+matrix, matmul = jnp.ones((width, width)), jax.jit(jnp.matmul)  # 256 MiB
+product = seconds(matmul, jnp.ones((256, width)), matrix)
+limit = 2 * 256 * width**2 / product  # operations per second
+print(f"{limit / 1e9:.0f} billion operations a second, in float32")
+
+# %% [markdown] tags=["shared"]
+# An update is slower than that, because it also has small products, norms and Adam. The
+# share of the limit that it reaches is its **utilisation** (MFU, *model FLOPs
+# utilisation*):
+
+# %% tags=["shared"]
+work = 6 * n_parameters * 8 * 64
+limit = max(limit, work / took)  # it may have been measured in a slow moment
+utilisation = work / took / limit
+print(f"{work / 1e9:.1f} billion operations (6ND) in an update")
+print(f"utilisation: {utilisation:.0%}")
+
+# %% [markdown] tags=["shared"]
+# Now the forecast for GPT-2 small. How many tokens are enough? For a given amount of
+# computation, the loss is lowest with about 20 per parameter ([Hoffmann et al.
+# 2022](https://arxiv.org/abs/2203.15556)). The speed of a large GPU is from [Narayanan
+# et al. 2021](https://arxiv.org/abs/2104.04473): $502\cdot10^{15}$ operations a second
+# on 3,072 A100s, in half precision (16 bits). A quarter of these repeat the forward
+# pass to save memory (*recomputing*, below).
+
+# %% tags=["shared"]
+sheet = 312e12  # an A100's limit: https://www.nvidia.com/en-us/data-center/a100/
+a100 = 3 / 4 * 502e15 / 3072  # useful operations a second, in a huge training
+here = limit * utilisation  # on this machine, in our small training
+
+
+def hours(tokens, speed):
+    """Time to train GPT-2 small, with ``speed`` useful operations a second."""
+    return tokens * (of_parameters + of_pairs) / speed / 3600
+
+
+tokens = 20 * gpt2
+print(f"{tokens / 1e9:.1f} billion tokens with GPT-2 small take")
+print(f"{hours(tokens, here) / 24:,.0f} days on this machine,")
+print(
+    f"{hours(tokens, a100):.1f} hours on one A100, at {a100 / sheet:.0%} of its limit"
+)
+
+# %% [markdown] tags=["shared"]
+# A night, or a year? There is the answer, before the first update. Is it any good?
+# [Karpathy 2024](https://github.com/karpathy/llm.c/discussions/481) trained GPT-2 small
+# on 10 billion tokens. That took eight A100s 90 minutes.
+
+# %% tags=["shared"]
+published = 8 * 1.5  # hours of an A100
+estimate = hours(10e9, a100)
+reached = hours(10e9, sheet) / published  # its utilisation
+print(f"estimated: {estimate:.0f} hours of an A100; published: {published:.0f}")
+print(f"utilisation, estimated: {a100 / sheet:.0%}; published: {reached:.0%}")
+
+# %% [markdown] tags=["shared"]
+# This is good enough for a plan. It is off because the huge training uses its GPUs less
+# well than this one. But small models leave a large GPU nearly idle. We have recorded
+# eight trainings of this book on an NVIDIA H200, and as its limit the rate of a product
+# of matrices `2048 2048`:
+
+# %% tags=["shared", "say"]
+parts = recorded("h200-2026-11-27")[-1]["parts"]
+runs = [one["pairs"][0]["fit"] for one in parts[-1]["record"]["measured"][:8]]
+shares = [run["gflops"] / run["matmul_gflops"] for run in runs]
+say(f"They reached **{min(shares):.1%} to {max(shares):.1%}** of it. So time your own.")
 
 # %% tags=["shared", "check"]
 # Checked: with or without the pairs, the estimate is within twice the published time
-assert 1 < estimate / published < (1 + added) * estimate / published < 2
+plain = estimate * of_parameters / (of_parameters + of_pairs)
+assert 1 < plain / published < estimate / published < 2
 assert a100 < reached * sheet < sheet
+assert 1 < 8 * short[1] * measured[1] / work < 1.3  # an update of 8 rows of 64
 
 # %% [markdown] tags=["shared"]
 # ## Activations grow with the length, weights do not
@@ -441,7 +440,8 @@ def activations(model, function, *args):
 
 
 # %% [markdown] tags=["shared"]
-# We count for four sequences, with attention written out:
+# We count for four sequences, with attention written out. Divided by the sizes, the
+# counts serve for other models, too:
 
 
 # %% tags=["shared"]
@@ -459,6 +459,8 @@ numbers = 4 * 4 * 256 * sizes["n_blocks"]  # bytes, for b = 4 and n = 256
 vectors = (kept[256] - maps[256]) / (numbers * sizes["m"])
 copies = maps[256] / (numbers * sizes["n_heads"] * 256)
 print(f"Every block keeps {vectors:.0f} × b n m and {copies:.0f} × b h n n.")
+print(f"At n = 256 they keep {kept[256] / 2**20:.0f} MiB in all,", end=" ")
+print(f"{maps[256] / 2**20:.0f} of them attention maps.")
 
 # %% mystnb={"image": {"alt": "Stacked bars of the memory of a training step in percent, for four lengths n and a batch of 4, with the MiB above each bar. At n = 16, weights, gradients and Adam's averages fill most of the bar. With the length, the other activations and then the attention maps take over; at n = 1,024, the maps fill most of the bar."}} tags=["shared", "figure"]
 every = np.array([*kept.values()])
@@ -479,13 +481,9 @@ ax.set(xlabel="length n", ylabel="% of the memory", ylim=(0, 112))
 fig.legend(loc="outside lower center", ncols=2)
 fig
 
-# %% tags=["shared", "say"]
-filled = {n: size / (size + 16 * n_parameters) for n, size in kept.items()}
-say(
-    f"Activations are {filled[16]:.0%} of the memory at n = 16, and {filled[1024]:.0%} "
-    "at n = 1,024, where most of them are maps. At n = 256, they are "
-    f"{kept[256] / 2**20:.0f} MiB, {maps[256] / 2**20:.0f} of them maps."
-)
+# %% [markdown] tags=["shared"]
+# At $n=16$, weights, gradients and averages take most of the memory. At $n=1024$, the
+# maps take most, and the weights hardly show.
 
 # %% tags=["shared", "check"]
 # Checked: maps grow with the square of n and take over, the rest grows more slowly
@@ -513,13 +511,159 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Computed in chunks, attention never holds a whole map
+# ## Each remedy has its price
 #
 # *What helps?* First of all, do we need whole maps? Our function keeps them for the
-# backward pass. But an output needs only its own row. So we take the queries in chunks,
-# forget the rows of each chunk, and compute them *again* in the backward pass. The
-# result is exact. Memory grows like $n$, operations still like $n^2$ (after [Rabe &
-# Staats 2021](https://arxiv.org/abs/2112.05682)).
+# backward pass. But an output needs only its own row. So take the queries in chunks,
+# forget the rows of each chunk, and compute them *again* in the backward pass (the
+# first extra does it). The result is exact. Memory grows like $n$, operations still
+# like $n^2$ (after [Rabe & Staats 2021](https://arxiv.org/abs/2112.05682)).
+# **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
+# one GPU program, a *fused kernel*. It takes the keys in pieces, too, so it never holds
+# a whole row of weights.
+#
+# Other remedies are a change of the model or of the batch. What does each leave of our
+# model's activations, and of its operations, at 1,024 tokens? Activations are counted
+# where the model can be changed, the rest is calculated:
+
+
+# %% tags=["shared"]
+def left(n=1024, b=4, **changes):
+    """Activations of a changed model or batch, as a share of those above."""
+    arrays = activations(new_model(**changes), loss_with_maps, *batch(b, n))
+    return total_bytes(arrays) / kept[1024]
+
+
+of_maps = maps[1024] / kept[1024]  # share of the activations
+starts = 4 * 4 * 1024 * sizes["m"] * sizes["n_blocks"] / kept[1024]  # blocks' inputs
+paired = pairs[-1] / formula[-1]  # share of the operations
+
+# %% tags=["shared"]
+smaller = (1 - paired) / 4 + paired / 2
+few = 1 - 16 / 1024  # what windows of 16 leave out
+remedies = {  # activations and operations that are left, and the price
+    "two half batches": (left(b=2), 1, "speed, if halves are small"),
+    "fused kernel, or chunks": (1 - of_maps, 1 + paired / 6, "scores computed twice"),
+    "recompute each block": (starts + 1 / 4, 4 / 3, "a second forward pass"),
+    "half the heads": (left(n_heads=2), 1, "fewer patterns at a time"),
+    "half the length": (left(n=512), 1 - paired / 2, "half the context"),
+    "16 neighbours": (1 - of_maps * few, 1 - paired * few, "blocks, for far ones"),
+    "half of m and f": (left(m=64, f=256), smaller, "often quality"),
+}
+
+# %% tags=["shared", "say"]
+head = ["remedy", "activations", "operations", "price"]
+rows = [[name, f"{a:.2f}", f"{o:.2f}", how] for name, (a, o, how) in remedies.items()]
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# Begin with those that keep the result: half batches, whose gradients are averaged
+# (*gradient accumulation*), a fused kernel, recomputing, which does for blocks what
+# chunks do for queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). The
+# others change the model.
+#
+# Two remedies for time leave the operations, and raise the speed: a **larger batch**,
+# for more activations, and **half precision** ([Micikevicius et al.
+# 2018](https://arxiv.org/abs/1710.03740)). On an A100, its limit is 16 times that of
+# float32 (PyTorch's default for products), and twice that of TF32 (JAX's). But it keeps
+# only two to four digits, so weights and averages stay in float32.
+
+# %% [markdown] tags=["jax"]
+# In your own code, `jax.nn.dot_product_attention` is fused with
+# `implementation="cudnn"`, in half precision. `nnx.remat(lambda block, x:
+# block(x))(block, x)` recomputes a block. `nnx.Linear(..., dtype=jnp.bfloat16)`
+# computes in half precision and keeps its parameters in float32. Operations and
+# intermediate bytes of a compiled update:
+
+# %% tags=["jax"]
+compiled = step.lower(params, optimizer.init(params), *data).compile()
+flops = compiled.cost_analysis()["flops"]
+between = compiled.memory_analysis().temp_size_in_bytes  # intermediate results
+print(f"{flops:,.0f} operations, {between / 2**20:.0f} MiB")
+
+# %% [markdown] tags=["shared"]
+# ## A forecast of your own training
+#
+# Here is the chapter in one function, to copy. (The last term: the logits, their
+# softmax and their gradient have a number for each token and each entry of the
+# vocabulary.)
+
+
+# %% tags=["shared"]
+def forecast(
+    m, n_blocks, n_heads, vocabulary, n, b, tokens, speed, vectors=16, copies=0
+):
+    """Hours, and GiB, of a training with Adam in float32, for ``f = 4m``.
+
+    ``b`` sequences of length ``n`` are a batch; ``tokens`` are seen in all, those of
+    the training set times the epochs; ``speed``: useful operations a second. A block
+    keeps ``vectors`` × ``b n m`` and ``copies`` × ``b h n n`` (0 with a fused kernel).
+    """
+    multiplied = 12 * n_blocks * m**2 + vocabulary * m  # N, without positions
+    operations = (6 * multiplied + 12 * n_blocks * n * m) * tokens
+    of_blocks = n_blocks * b * n * (vectors * m + copies * n_heads * n)
+    numbers = 4 * (multiplied + n * m) + of_blocks + 3 * b * n * vocabulary
+    return operations / speed / 3600, 4 * numbers / 2**30
+
+
+# %% [markdown] tags=["shared"]
+# Say your texts have 20 million tokens, which a model of 8 blocks with $m=512$ and a
+# vocabulary of 10,000 sees ten times, on a T4, a GPU that Colab lends. Its utilisation
+# is a guess until you time an update. A fifth of the memory stays free for buffers,
+# which are not counted.
+
+# %% tags=["shared"]
+T4 = 8.1e12  # in float32: https://www.nvidia.com/en-us/data-center/tesla-t4/
+room = 15  # GiB that are free on it
+mine = {"m": 512, "n_blocks": 8, "n_heads": 8, "vocabulary": 10_000, "n": 512}
+mine |= {"tokens": 10 * 20e6, "speed": 0.3 * T4, "vectors": vectors}
+print(f"{forecast(**mine, b=64)[0]:.1f} hours")
+cases = [("written out", 64, copies), ("fused", 64, 0), ("fused", 16, 0)]
+for kernel, b, kept_maps in cases:
+    gib = forecast(**mine, b=b, copies=kept_maps)[1]
+    fits = "fits" if gib < 0.8 * room else "too much"
+    print(f"attention {kernel:11} b = {b}: {gib:4.1f} GiB, {fits}")
+
+# %% tags=["shared", "check"]
+# Checked: the forecast is the memory measured for our model, and for blocks of GPT-2
+for n, size in kept.items():
+    gib = forecast(128, 4, 4, 32, n, 4, 0, 1, vectors, copies)[1]
+    assert abs(2**30 * gib / (size + 16 * n_parameters) - 1) < 0.1
+other = new_model(m=768, f=3072, n_heads=12, norm_first=True, activation="gelu")
+size = total_bytes(activations(other, loss_with_maps, *batch(1, 1024)))
+gib = forecast(768, 4, 12, 32, 1024, 1, 0, 1, vectors, copies)[1]
+assert abs((2**30 * gib - 16 * count_parameters(other)) / size - 1) < 0.2
+
+# %% [markdown] tags=["shared"]
+# What to do with the numbers? If memory is short, take the first remedy that keeps the
+# result; if time is, half precision or a smaller model. Then time a few updates of the
+# real thing with `seconds`: times `tokens / (b * n)` updates, that is the forecast to
+# trust. For blocks unlike ours, count `vectors` and `copies` anew.
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3, an estimate.** You want to train GPT-2 small in float32 on a GPU with
+# $24$ GiB, on sequences of 1,024 tokens, with attention written out. How many sequences
+# fit into a batch? What would you change first?
+
+# %% tags=["shared", "answer"]
+small = {"m": 768, "n_blocks": 12, "n_heads": 12, "vocabulary": 50_257, "n": 1024}
+small |= {"tokens": 0, "speed": 1, "vectors": vectors}
+empty = forecast(**small, b=0)[1]
+each = forecast(**small, b=1, copies=copies)[1] - empty
+fused = forecast(**small, b=1)[1] - empty
+fits, fits_fused = (24 - empty) // each, (24 - empty) // fused
+assert 1 <= fits < fits_fused
+say(
+    f"Weights, gradients and averages take {empty:.1f} GiB, a sequence {each:.1f} GiB. "
+    f"So at most {fits:.0f} fit. First drop the maps, by chunks or by a fused kernel "
+    f"for float32: the results stay the same, and at most {fits_fused:.0f} fit. "
+    "Next take half precision, then recomputation."
+)
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Computed in chunks, attention never holds a whole map
+#
+# Here are the chunks in code, beside attention written out and the framework's own:
 
 # %% [markdown] tags=["jax"]
 # `jax.checkpoint` marks a function to be run again in the backward pass; `lax.map` runs
@@ -543,11 +687,6 @@ def in_chunks(q, k, v, size=64):
     chunks = jax.lax.map(lambda rows: attend(rows, k, v), chunks)
     return chunks.swapaxes(0, 1).reshape(b, n, d)
 
-
-# %% [markdown] tags=["shared"]
-# **FlashAttention** ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) does this in
-# one GPU program, a *fused kernel*. It takes the keys in pieces, too, so it never holds
-# a whole row of weights.
 
 # %% [markdown] tags=["jax"]
 # JAX's own attention is fused with `implementation="cudnn"`, in half precision on
@@ -578,18 +717,16 @@ kinds = {
 
 # %% tags=["shared"]
 lengths = 4 ** np.arange(3, 7)  # n = 64, 256, 1024, 4096
-memory, times, outputs = {}, {}, {}
 inputs = [tensor(np.random.default_rng(6).normal(size=(1, n, 64))) for n in lengths]
+memory, times, outputs = {}, {}, {}
+print("kept at n = 1,024 and n = 4,096, and the time at n = 4,096:")
 for name, function in kinds.items():
     memory[name] = np.array([kept_bytes(function, x) for x in inputs])
     times[name] = np.array([seconds(function, x, x, x) for x in inputs])
-    outputs[name] = as_numpy(function(*[inputs[1]] * 3))
-    mib = memory[name] / 2**20  # kept at each length
-    print(
-        f"{name:16} n = 1,024: {mib[2]:5.1f} MiB; n = 4,096: {mib[3]:5.1f} MiB", end=""
-    )
-    print(f", {1e3 * times[name][3]:5.1f} ms")
-
+    x = inputs[1]
+    outputs[name] = as_numpy(function(x, x, x))
+    mib, ms = memory[name] / 2**20, 1e3 * times[name]
+    print(f"{name:16}{mib[2]:5.1f} MiB {mib[3]:6.1f} MiB {ms[3]:7.1f} ms")
 
 # %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
 lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
@@ -624,152 +761,6 @@ square, linear = memory["written out"], memory["in chunks"]
 assert square[-1] > 10 * square[-2] and linear[-1] < 5 * linear[-2]
 assert linear[-1] < square[-1] / 12
 assert 0.75 < memory["framework's own"][-1] / square[-1] < 1.4
-
-# %% [markdown] tags=["shared"]
-# ## Each remedy has its price
-#
-# What each remedy leaves of our model's activations, at 1,024 tokens, stands below.
-#
-# | **short of memory?** | change | price |
-# |---|---|---|
-# | two half batches | all × ½ | speed, if halves are small |
-# | half the length | maps × ¼, rest × ½ | half the context |
-# | half the heads | maps × ½ | fewer patterns at a time |
-# | fused kernel, or chunks | no maps | scores are computed twice |
-# | recompute each block | one block kept | ⅓ more operations |
-
-
-# %% tags=["shared"]
-def left(n=1024, b=4, **changes):
-    """Activations of a changed model or batch, as a share of those above."""
-    arrays = activations(new_model(**changes), loss_with_maps, *batch(b, n))
-    return total_bytes(arrays) / kept[1024]
-
-
-starts = sizes["n_blocks"] * 4 * 4 * 1024 * sizes["m"]  # bytes of the blocks' inputs
-activations_left = {
-    "two half batches": left(b=2),
-    "half the length": left(n=512),
-    "half the heads": left(n_heads=2),
-    "fused kernel, or chunks": 1 - maps[1024] / kept[1024],  # calculated: no maps
-    "recompute each block": starts / kept[1024] + 1 / 4,  # likewise: and one block
-}
-for name, share in activations_left.items():
-    print(f"{name:25} {share:.2f}")
-
-# %% [markdown] tags=["shared"]
-# And of the operations per token? (*Half precision* and a *larger batch* leave all.)
-#
-# | **short of time?** | change | price |
-# |---|---|---|
-# | half the length | pairs × ½ | half the context |
-# | 16 neighbours | pairs × $16/n$ | far ones need more blocks |
-# | half of $m$ and $f$ | blocks × ¼, pairs × ½ | often quality |
-# | half precision | an A100's limit × 16 (from float32), × 2 (from TF32) | digits |
-# | a larger batch | better utilisation | activations |
-
-# %% tags=["shared"]
-operations = {
-    "half the length": 6 * n_parameters + pairs[-1] / 2,
-    "16 neighbours": 6 * n_parameters + pairs[0],
-    "half of m and f": 6 * n_parameters / 4 + pairs[-1] / 2,
-}
-for name, count in operations.items():
-    print(f"{name:25} {count / formula[-1]:.2f}")
-
-# %% [markdown] tags=["shared"]
-# (By default, products on a GPU are float32 in PyTorch, TF32 in JAX.) Begin with what
-# keeps the result: a fused kernel, half batches, whose gradients are averaged
-# (*gradient accumulation*), recomputing, which does for blocks what the chunks did for
-# queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). *Half precision*
-# ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)) keeps only two to four
-# digits, so weights and averages stay in float32.
-
-# %% [markdown] tags=["jax"]
-# `nnx.Linear(..., dtype=jnp.bfloat16)` computes in half precision and keeps its
-# parameters in float32. Operations and bytes of your own compiled step:
-
-# %% tags=["jax"]
-compiled = step.lower(params, optimizer.init(params), *data).compile()
-flops = compiled.cost_analysis()["flops"]
-between = compiled.memory_analysis().temp_size_in_bytes  # intermediate results
-print(f"{flops:,.0f} operations, {between / 2**20:.0f} MiB")
-
-# %% [markdown] tags=["shared"]
-# ## A forecast of your own training
-#
-# Here is the chapter in one function, to copy. (The logits, their softmax and their
-# gradient are three rows for each token, as long as the vocabulary.)
-
-
-# %% tags=["shared"]
-def forecast(
-    m, n_blocks, n_heads, vocabulary, n, b, tokens, speed, vectors=16, copies=0
-):
-    """Hours, and GiB, of a training with Adam in float32, for ``f = 4m``.
-
-    ``vocabulary``: its size; ``b`` sequences of length ``n`` are a batch; ``tokens``
-    are seen in all; ``speed`` is in useful operations a second. A block keeps
-    ``vectors`` × ``b n m`` and ``copies`` × ``b h n n`` (0 with a fused kernel).
-    """
-    multiplied = 12 * n_blocks * m**2 + vocabulary * m  # N, without positions
-    operations = (6 * multiplied + 12 * n_blocks * n * m) * tokens
-    of_blocks = n_blocks * b * n * (vectors * m + copies * n_heads * n)
-    numbers = 4 * (multiplied + n * m) + of_blocks + 3 * b * n * vocabulary
-    return operations / speed / 3600, 4 * numbers / 2**30
-
-
-# %% [markdown] tags=["shared"]
-# Say you have 200 million tokens, a vocabulary of 10,000, and a T4, a GPU that Colab
-# lends. You want 8 blocks of $m=512$, and guess the utilisation. A fifth of the memory
-# stays free for buffers, which are not counted.
-
-# %% tags=["shared"]
-T4 = 8.1e12  # in float32: https://www.nvidia.com/en-us/data-center/tesla-t4/
-room = 15  # GiB that are free on it
-mine = {"m": 512, "n_blocks": 8, "n_heads": 8, "vocabulary": 10_000, "n": 512}
-mine |= {"tokens": 200e6, "speed": 0.3 * T4, "vectors": vectors}
-print(f"{forecast(**mine, b=64)[0]:.1f} hours")
-cases = [("written out", 64, copies), ("fused", 64, 0), ("fused", 16, 0)]
-for kernel, b, kept_maps in cases:
-    gib = forecast(**mine, b=b, copies=kept_maps)[1]
-    fits = "fits" if gib < 0.8 * room else "too much"
-    print(f"attention {kernel:11} b = {b}: {gib:4.1f} GiB, {fits}")
-
-# %% tags=["shared", "check"]
-# Checked: the forecast is the memory measured for our model, and for blocks of GPT-2
-for n, size in kept.items():
-    gib = forecast(128, 4, 4, 32, n, 4, 0, 1, vectors, copies)[1]
-    assert abs(2**30 * gib / (size + 16 * n_parameters) - 1) < 0.1
-other = new_model(m=768, f=3072, n_heads=12, norm_first=True, activation="gelu")
-size = total_bytes(activations(other, loss_with_maps, *batch(1, 1024)))
-gib = forecast(768, 4, 12, 32, 1024, 1, 0, 1, vectors, copies)[1]
-assert abs((2**30 * gib - 16 * count_parameters(other)) / size - 1) < 0.2
-
-# %% [markdown] tags=["shared"]
-# What to do with the numbers? If memory is short, take the first remedy that keeps the
-# result; if time is, the second table. Then time a few updates of the real thing, put
-# *its* speed in, and decide. For blocks unlike ours, count `vectors` and `copies` anew.
-
-# %% [markdown] tags=["shared"]
-# **Exercise 3, an estimate.** You want to train GPT-2 small in float32 on a GPU with
-# $24$ GiB, on sequences of 1,024 tokens, with attention written out. How many sequences
-# fit into a batch? What would you change first?
-
-# %% tags=["shared", "answer"]
-small = {"m": 768, "n_blocks": 12, "n_heads": 12, "vocabulary": 50_257, "n": 1024}
-small |= {"tokens": 0, "speed": 1, "vectors": vectors}
-empty = forecast(**small, b=0)[1]
-each = forecast(**small, b=1, copies=copies)[1] - empty
-fused = forecast(**small, b=1)[1] - empty
-fits, fits_fused = (24 - empty) // each, (24 - empty) // fused
-assert 1 <= fits < fits_fused
-say(
-    f"Weights, gradients and averages take {empty:.1f} GiB, a sequence {each:.1f} GiB. "
-    f"So at most {fits:.0f} fit. First drop the maps, by chunks or by a fused kernel "
-    f"for float32: the results stay the same, and at most {fits_fused:.0f} fit. "
-    "Next take half precision, then recomputation."
-)
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Speed is limited by memory or by arithmetic

@@ -88,9 +88,9 @@ drawing("ways-to-share")
 
 
 # %% tags=["shared"]
-def draw_batches(updates=20):
+def draw_batches(written, updates=20):
     """Tokens from random places of a text, ``updates b s+1``: bytes of UTF-8."""
-    codes = np.frombuffer(text.load()["train"].encode("utf-8"), np.uint8)
+    codes = np.frombuffer(written.encode("utf-8"), np.uint8)
     starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, 32))
     return codes[starts[..., None] + np.arange(33)].astype(np.int32)
 
@@ -131,7 +131,8 @@ def train(model, optimizer, batches):
 # axis an array is cut, and the compiler inserts the communication. JAX finds GPUs
 # itself; to have four devices on a processor, `jax.config` is set before any
 # computation. `nnx.state` takes the arrays out of model and optimiser, `nnx.update`
-# puts them back. To see what is exchanged, `collectives` counts it in the program.
+# puts them back. Only to look inside, `collectives` counts what a compiled function
+# exchanges.
 
 # %% tags=["jax"]
 import re
@@ -152,10 +153,11 @@ def share(tree, *axes):
     return jax.tree.map(place, tree)
 
 
-def collectives(record):
-    """What the devices exchange, from the text of a compiled program."""
+def collectives(function, *args):
+    """What the devices exchange in the compiled ``function(*args)``, and how often."""
+    program = function.lower(*args).compile().as_text()
     kinds = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
-    return Counter(re.findall(rf" ({kinds})(?:-start)?\(", record))
+    return Counter(re.findall(rf" ({kinds})(?:-start)?\(", program))
 
 
 # %% tags=["jax"]
@@ -166,15 +168,14 @@ def data_parallel(batches):
     nnx.update(both, share(nnx.state(both)))  # each has all
     rows = [share(tokens, "devices") for tokens in batches]  # each has its texts
     losses = train(*both, rows)
-    record = one_update.lower(*both, rows[0]).compile().as_text()
-    return losses, collectives(record)
+    return losses, collectives(one_update, *both, rows[0])
 
 
 # %% [markdown] tags=["jax"]
 # Then the same function trains on one device, or on four:
 
 # %% tags=["jax"]
-batches = draw_batches()
+batches = draw_batches(text.load()["train"])  # a str, also of your own
 model = new_model()
 alone = train(model, adam(model), batches)
 shared, counted = data_parallel(batches)
@@ -183,8 +184,8 @@ shared, counted = data_parallel(batches)
 gap = np.abs(shared - alone).max()
 say(
     f"In update {len(alone)} the loss is {alone[-1]:.4f} on one device and "
-    f"{shared[-1]:.4f} on four; the largest gap on the way is {gap:.0e}. One update "
-    f"takes {counted['all-reduce']} × all-reduce."
+    f"{shared[-1]:.4f} on four; in no update do they differ by more than {gap:.0e}. "
+    f"One update takes {counted['all-reduce']} × all-reduce."
 )
 
 # %% tags=["shared", "check"]
@@ -277,8 +278,7 @@ def sharded(batches):
     losses = train(*both, rows)
     averages = nnx.state(both[1].opt_state)
     kept = bytes_on_one(nnx.state(model, nnx.Param)), bytes_on_one(averages)
-    record = one_update.lower(*both, rows[0]).compile().as_text()
-    return losses, kept, collectives(record)
+    return losses, kept, collectives(one_update, *both, rows[0])
 
 
 # %% [markdown] tags=["jax"]
@@ -303,11 +303,10 @@ say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
 # The losses are those of one device. Each device also keeps a quarter of the gradients,
-# which are not in the table. An update now takes more operations, because weights
-# travel, too. If they are gathered for the forward and again for the backward pass, an
-# update moves 1.5 times the bytes of data parallel: two all-gathers and a
-# reduce-scatter, instead of one of each ([Rajbhandari et al.
-# 2020](https://arxiv.org/abs/1910.02054), sec. 7).
+# which are not in the table. An update exchanges more, because weights travel, too. If
+# they are gathered for the forward and again for the backward pass, an update moves 1.5
+# times the bytes of data parallel: two all-gathers and a reduce-scatter, instead of one
+# of each ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7).
 
 # %% tags=["shared", "check"]
 # Checked: equal losses, and a quarter of the bytes on each device
@@ -334,14 +333,280 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Accumulating and clipping give what one device gives
+# ## More devices share the computation, not the exchange
+#
+# How long does an update take on $n$ devices? Each computes an $n$-th of it. But
+# however many they are, each still sends a whole gradient or more:
+#
+# $$t(n) = \frac{6ND}{n\,F} + 2\,\frac{n-1}{n}\,\frac{B}{W} . \tag{2}$$
+#
+# Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
+# costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
+# $W$ the bytes that a link carries in a second. The two terms can overlap: while the
+# backward pass runs, two thirds of the first term, gradients that are ready travel.
+# Left out are *latency*, which in a ring grows with $n$, and the optimiser's update,
+# which data parallel does not divide.
+#
+# Here is formula (2), for GPT-2's largest model on machines that you can rent. For your
+# own training, put your own numbers in their place. (The 10 Gbit/s are an example.)
+
+# %% tags=["shared"]
+FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
+USED = 0.46  # by PaLM, exchange included: https://arxiv.org/abs/2204.02311, table 3
+NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
+PCIE = 64e9  # without NVLink, likewise: half of its 128 GB/s
+NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
+ETHERNET = 1.25e9  # of a host, 10 Gbit/s
+N = 1.5e9  # parameters: https://openai.com/index/better-language-models
+
+
+def step_seconds(n, tokens, link, n_parameters=N, used=USED):
+    """Compute, exchange, one after the other, and with the most overlap."""
+    compute = 6 * n_parameters * tokens / (n * FLOPS * used)
+    gradient_bytes = 2 * n_parameters  # in bfloat16
+    exchange = 2 * (n - 1) / n * gradient_bytes / link
+    waits = max(0, exchange - compute * 2 / 3)
+    return compute, exchange, compute + exchange, compute + waits
+
+
+# %% tags=["shared"]
+cases = {
+    "2 GPUs, no NVLink": {"n": 2, "tokens": 2**15, "link": PCIE},
+    "8 GPUs, one host": {"n": 8, "tokens": 2**19, "link": NVLINK},
+    "64 hosts": {"n": 512, "tokens": 2**19, "link": NETWORK},
+    "64 hosts, 16 times the batch": {"n": 512, "tokens": 2**23, "link": NETWORK},
+    "64 hosts, 10 Gbit/s": {"n": 512, "tokens": 2**19, "link": ETHERNET},
+}
+forecast = {name: step_seconds(**case) for name, case in cases.items()}
+pair, one, many, large, slow = forecast.values()
+
+# %% tags=["shared", "say"]
+rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
+head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# Two GPUs need no fast link, even for a batch of 32,768 tokens. On 64 hosts, every GPU
+# computes 1,024 tokens only, but exchanges the whole gradient. A larger batch helps, if
+# the training bears it; an ordinary network does not. (More devices for the same batch
+# are called *strong scaling*; a batch that grows with them, *weak scaling*. Between
+# hosts, $W$ is the link of a host, because its GPUs first sum among themselves.)
+#
+# How many times as fast are 64 hosts as one? It depends on `USED`: the faster a GPU
+# computes, the longer it waits. (PaLM's number contains its own exchange, so a part is
+# counted twice.) Without overlap, and with the most:
+
+# %% tags=["shared"]
+gains = {}
+for used in (0.3, USED, 0.6):
+    *_, in_turn, overlap = step_seconds(8, 2**19, NVLINK, used=used)
+    *_, in_turn_64, overlap_64 = step_seconds(512, 2**19, NETWORK, used=used)
+    gains[used] = in_turn / in_turn_64, overlap / overlap_64
+    least, most = gains[used]
+    print(f"{used:.0%} of the limit used: {least:.0f} to {most:.0f} times")
+
+# %% tags=["shared", "say"]
+say(
+    f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
+    "times** the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary "
+    f"network, they need {slow[3] / one[2]:.1f} times as long as a single host."
+)
+
+# %% tags=["shared", "check"]
+# Checked: inside a host the exchange is small, on 64 it is not, and needs its network
+assert pair[1] < 0.2 * pair[0]
+assert one[1] < 0.02 * one[0] and 0.5 < many[1] / many[0] < 1.5
+assert 25 < gains[0.6][0] < gains[0.3][1] <= 64 and large[1] < 0.1 * large[0]
+assert slow[3] > 2 * one[2]
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3.** How slow may the network of a host be before 512 GPUs with the large
+# batch spend half of the time on the exchange, without any overlap?
+
+# %% tags=["shared", "answer"]
+compute, exchange, *_ = step_seconds(512, 2**23, NETWORK)
+slowest = NETWORK * exchange / compute
+assert 10e9 < slowest < 30e9
+factor = compute / exchange
+say(
+    f"At {slowest / 1e9:.0f} GB/s, or {factor:.0f} times slower than above, the "
+    "exchange takes as long as the computation."
+)
+
+# %% [markdown] tags=["shared"]
+# ## A run survives its processes
+#
+# With many devices, failures are frequent. The training of
+# [Llama 3](https://arxiv.org/abs/2407.21783) on 16,384 GPUs had 419 unexpected
+# interruptions in 54 days (section 3.3.4). One failure stops the whole run, because the
+# others wait for its part. So a long run needs three things:
+#
+# * something that notices the failure and stops the other processes;
+# * a **checkpoint** with the weights, the averages and the number of updates (and, if
+#   you use dropout or a loader, the random state and the place in the data);
+# * a restart from the checkpoint.
+#
+# The test of all three: kill a process.
+
+# %% tags=["jax"]
+import os
+import signal
+import tempfile
+
+from orbax.checkpoint import CheckpointManager, args
+
+
+def save(manager, done, state):
+    """A checkpoint after ``done`` updates, complete before the next one."""
+    manager.save(done, args=args.StandardSave(state))
+    manager.wait_until_finished()
+
+
+def resume(manager, state):
+    """The state from the last checkpoint, if there is one; how many updates."""
+    done = manager.latest_step() or 0
+    if done:
+        state = manager.restore(done, args=args.StandardRestore(state))
+    return state, done
+
+
+# %% tags=["jax"]
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has SIGTERM only
+
+
+def with_checkpoints(rank, port, folder, batches, killed_at=None):
+    """Losses from the checkpoint on, if there is one; the update it began at."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.config.update("jax_disable_most_optimizations", True)  # compiles sooner
+    jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
+    model, losses = new_model(), []
+    nnx.pop(model, nnx.RngState)  # no dropout: no random keys
+    both, manager = (model, adam(model)), CheckpointManager(folder)
+    state, begin = resume(manager, share(nnx.state(both)))
+    nnx.update(both, state)
+    for i in range(begin, len(batches)):
+        if i == killed_at and rank == 1:
+            os.kill(os.getpid(), KILL)
+        losses.append(one_update(*both, share(batches[i], "devices")))
+        if (i + 1) % 10 == 0:
+            save(manager, i + 1, nnx.state(both))
+    return as_numpy(losses), begin
+
+
+# %% [markdown] tags=["jax"]
+# Two processes with two devices each meet at an address. Process 1 kills itself before
+# update 16 (its status: -9); the last checkpoint is from update 10. Process 0 would
+# wait for it until a timeout. `together` stops it, as a cluster's scheduler would, and
+# we start both again.
+
+# %% tags=["jax"]
+folder = tempfile.TemporaryDirectory()
+try:
+    together(with_checkpoints, 2, free_port(), folder.name, batches, 15)
+except RuntimeError as error:
+    print(str(error).splitlines()[0])
+rescued, begin = together(with_checkpoints, 2, free_port(), folder.name, batches)[0]
+
+# %% tags=["shared", "say"]
+gap = np.abs(rescued - shared[begin:]).max()
+say(
+    f"The second attempt began after update {begin}. Its {len(rescued)} losses differ "
+    f"by at most {gap:.0e} from those of an undisturbed run: all is back."
+)
+
+# %% tags=["shared", "check"]
+# Checked: it went on from the checkpoint, and nothing is lost
+assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
+
+# %% [markdown] tags=["shared"]
+# ## On your GPUs
+#
+# Which way? The first that fits, because sharding exchanges more. Half of the memory is
+# for activations; if they need more, accumulate gradients (see the extra):
+
+
+# %% tags=["shared"]
+def way_to_share(n_parameters, memory):
+    """The first way that fits devices with ``memory`` bytes, for Adam in float32."""
+    kept = 16 * n_parameters  # weights, gradients, two averages
+    if kept <= memory / 2:
+        return "data parallel"
+    return f"sharded, on {int(np.ceil(kept / (memory / 2)))} devices or more"
+
+
+print("GPT-2 small, GPUs with 16 GB:", way_to_share(124e6, 16e9))
+print("its largest, 16 GB:", way_to_share(1.5e9, 16e9))
+print("its largest, 80 GB:", way_to_share(1.5e9, 80e9))
+
+# %% [markdown] tags=["shared"]
+# (Tensor parallel, inside a host, is for a single layer that is too large or too slow.)
+# For a language model on your text, [one file is
+# enough](../book/index.md#one-file-to-take-along). In a script of your own, with the
+# functions of this page:
+
+# %% [markdown] tags=["jax"]
+# ```python
+# jax.distributed.initialize()  # on several hosts: the first line
+# model = new_model()
+# nnx.pop(model, nnx.RngState)  # as above: no dropout, no random keys
+# both, manager = (model, adam(model)), CheckpointManager("/shared/run")
+# with open("my.txt", encoding="utf-8") as file:
+#     batches = draw_batches(file.read(), 1000)
+# state, done = resume(manager, share(nnx.state(both)))  # sharded: share(…, "devices")
+# nnx.update(both, state)
+# for i in range(done, len(batches)):
+#     one_update(*both, share(batches[i], "devices"))
+#     if (i + 1) % 100 == 0:
+#         save(manager, i + 1, nnx.state(both))
+# ```
+#
+# Leave out the two `jax.config.update` of this page: JAX takes all GPUs. On several
+# hosts, start the program once on each, with checkpoints in a folder that all can read.
+# Under SLURM, `initialize` needs no arguments. Here every host draws the same batches;
+# rows that each reads itself are put together by
+# `jax.make_array_from_process_local_data`.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The ring in code
+#
+# A ring for $n$ devices has $n-1$ steps that add, and $n-1$ that pass on. Here are the
+# steps of the drawing, for any $n$:
+
+
+# %% tags=["shared"]
+def ring_all_reduce(arrays):
+    """The sum of ``n`` arrays for each device, and how many numbers each one sends."""
+    n = len(arrays)
+    parts = [np.array_split(a, n) for a in arrays]  # device, part
+    sent = [0] * n
+    for step in range(2 * (n - 1)):
+        moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
+        messages = [parts[i][j] for i, j in moving]
+        for (i, j), message in zip(moving, messages, strict=True):
+            there = parts[(i + 1) % n]
+            there[j] = there[j] + message if step < n - 1 else message
+            sent[i] += len(message)
+    return [np.concatenate(p) for p in parts], sent
+
+
+# %% tags=["shared", "check"]
+# Checked: all devices have the sum, and each sends what formula (1) says
+arrays = np.random.default_rng(0).normal(size=(16, 720_720))
+for n in (2, 3, 4, 6, 8, 16):
+    sums, sent = ring_all_reduce(arrays[:n])
+    assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
+    assert sent == [2 * (n - 1) * 720_720 // n] * n and max(sent) < 2 * 720_720
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Accumulating and clipping give what one device gives
 #
 # Two habits of a training loop need care on several devices. If a device's part of the
 # batch is still too large, it adds up the gradients of smaller parts: *gradient
 # accumulation*. The sum needs to be exchanged only once, after the last part.
-# *Clipping* shortens a gradient that is too long. Its length is a sum over all weights.
-# So where gradients are sharded, the devices must add up the squares of their parts:
-# each clips by the length of the whole gradient, not of its own part.
+# *Clipping* shortens a gradient that is too long. Its length comes from all weights. So
+# where gradients are sharded, the devices add up the squares of their parts before they
+# clip.
 
 # %% [markdown] tags=["jax"]
 # In JAX a gradient is one array, wherever its parts lie. So
@@ -399,243 +664,6 @@ for one, other in zip(grads, expected, strict=True):
     np.testing.assert_allclose(one, other, atol=1e-5)
 np.testing.assert_allclose(norms, [norm, 0.5], rtol=1e-4)
 assert norm > 1
-
-# %% [markdown] tags=["shared"]
-# ## More devices share the computation, not the exchange
-#
-# How long does an update take on $n$ devices? Each computes an $n$-th of it. But
-# however many they are, each still sends a whole gradient or more. In symbols:
-#
-# $$t(n) = \frac{6ND}{n\,F} + 2\,\frac{n-1}{n}\,\frac{B}{W} . \tag{2}$$
-#
-# Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
-# costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
-# $W$ the bytes that a link carries in a second. At best, the exchange overlaps with
-# nearly all of the backward pass, two thirds of the first term. Left out are *latency*,
-# which in a ring grows with $n$, and the optimiser's update, which data parallel does
-# not divide.
-#
-# We compute formula (2) for GPT-2's largest model on machines that you can rent. An
-# update has half a million tokens, and gradients are exchanged in bfloat16. Between
-# hosts, $W$ is a whole host's, because its GPUs first sum among themselves. `USED`
-# includes PaLM's own exchange, so some is counted twice. The last network is an
-# example; the other numbers have their sources beside them. For your own training, put
-# your own in their place:
-
-# %% tags=["shared"]
-FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
-USED = 0.46  # by PaLM, exchange included: https://arxiv.org/abs/2204.02311, table 3
-NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
-NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
-ETHERNET = 1.25e9  # of a host, 10 Gbit/s
-N = 1.5e9  # parameters: https://openai.com/index/better-language-models
-
-
-def step_seconds(n, tokens, link, used=USED):
-    """Compute, exchange, and the whole step if they overlap as much as possible."""
-    compute = 6 * N * tokens / (n * FLOPS * used)
-    gradient_bytes = 2 * N
-    exchange = 2 * (n - 1) / n * gradient_bytes / link
-    return compute, exchange, compute + max(0, exchange - compute * 2 / 3)
-
-
-# %% tags=["shared"]
-cases = {
-    "8 GPUs, one host": (8, 2**19, NVLINK),
-    "64 hosts": (512, 2**19, NETWORK),
-    "64 hosts, 16 times the batch": (512, 2**23, NETWORK),
-    "64 hosts, 10 Gbit/s": (512, 2**19, ETHERNET),
-}
-forecast = {}
-for name, case in cases.items():
-    compute, exchange, overlap = step_seconds(*case)
-    forecast[name] = compute, exchange, compute + exchange, overlap
-one, many, large, slow = forecast.values()
-
-# %% tags=["shared", "say"]
-rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
-head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
-say(table(head, *rows))
-
-# %% [markdown] tags=["shared"]
-# On 64 hosts, every GPU computes 1,024 tokens only, but exchanges the whole gradient. A
-# larger batch helps, if the training bears it; an ordinary network does not. (More
-# devices for the same batch are called *strong scaling*; a batch that grows with them,
-# *weak scaling*.)
-#
-# How many times as fast are 64 hosts? It depends on `USED`, which is an assumption: a
-# faster GPU waits longer. From the least overlap to the most:
-
-# %% tags=["shared"]
-gains = {}
-for used in (0.3, USED, 0.6):
-    compute, exchange, overlap = step_seconds(8, 2**19, NVLINK, used)
-    compute_64, exchange_64, overlap_64 = step_seconds(512, 2**19, NETWORK, used)
-    in_turn = (compute + exchange) / (compute_64 + exchange_64)
-    gains[used] = in_turn, overlap / overlap_64
-    print(f"{used:.0%} of the limit used: {in_turn:.0f} to {gains[used][1]:.0f} times")
-
-# %% tags=["shared", "say"]
-say(
-    f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
-    "times** the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary "
-    f"network, they need {slow[3] / one[2]:.1f} times as long as one."
-)
-
-# %% tags=["shared", "check"]
-# Checked: inside a host the exchange is small, on 64 it is not, and needs its network
-assert one[1] < 0.02 * one[0] and 0.5 < many[1] / many[0] < 1.5
-assert 25 < gains[0.6][0] < gains[0.3][1] <= 64 and large[1] < 0.1 * large[0]
-assert slow[3] > 2 * one[2]
-
-# %% [markdown] tags=["shared"]
-# **Exercise 3.** How slow may the network of a host be before 512 GPUs with the large
-# batch spend half of the time on the exchange, without any overlap?
-
-# %% tags=["shared", "answer"]
-compute, exchange, _ = step_seconds(512, 2**23, NETWORK)
-slowest = NETWORK * exchange / compute
-assert 10e9 < slowest < 30e9
-factor = compute / exchange
-say(
-    f"At {slowest / 1e9:.0f} GB/s, or {factor:.0f} times slower than above, the "
-    "exchange takes as long as the computation."
-)
-
-# %% [markdown] tags=["shared"]
-# ## A run survives its processes
-#
-# With many devices, failures are frequent. The training of
-# [Llama 3](https://arxiv.org/abs/2407.21783) on 16,384 GPUs had 419 unexpected
-# interruptions in 54 days (section 3.3.4). One failure stops the whole run, because the
-# others wait for its part. So a long run needs three things:
-#
-# * something that notices the failure and stops the other processes;
-# * a **checkpoint** with the weights, the averages and the number of updates (and, if
-#   you use dropout or a loader, the random state and the place in the data);
-# * a restart from the checkpoint.
-#
-# The test of all three: kill a process.
-
-# %% tags=["jax"]
-import os
-import signal
-import tempfile
-
-from orbax.checkpoint import CheckpointManager, args
-
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has SIGTERM only
-
-
-def resume(manager, state):
-    """The state from the last checkpoint, if there is one; how many updates."""
-    begin = manager.latest_step() or 0
-    if begin:
-        state = manager.restore(begin, args=args.StandardRestore(state))
-    return state, begin
-
-
-# %% tags=["jax"]
-def with_checkpoints(rank, port, folder, batches, killed_at=None):
-    """Losses from the checkpoint on, if there is one; the update it began at."""
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 2)
-    jax.config.update("jax_disable_most_optimizations", True)  # compiles sooner
-    jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=rank)
-    model, losses = new_model(), []
-    nnx.pop(model, nnx.RngState)  # no dropout: no random keys
-    both, manager = (model, adam(model)), CheckpointManager(folder)
-    state, begin = resume(manager, share(nnx.state(both)))
-    nnx.update(both, state)
-    for i, tokens in enumerate(batches[begin:], start=begin):
-        if i == killed_at and rank == 1:
-            os.kill(os.getpid(), KILL)
-        losses.append(one_update(*both, share(tokens, "devices")))
-        if (i + 1) % 10 == 0:
-            manager.save(i + 1, args=args.StandardSave(nnx.state(both)))
-            manager.wait_until_finished()
-    return as_numpy(losses), begin
-
-
-# %% [markdown] tags=["jax"]
-# Two processes with two devices each meet at an address. Process 1 kills itself before
-# update 16 (its status: -9); the last checkpoint is from update 10. Process 0 would
-# wait for it until a timeout. `together` stops it, as a cluster's scheduler would, and
-# we start both again.
-
-# %% tags=["jax"]
-folder = tempfile.TemporaryDirectory()
-try:
-    together(with_checkpoints, 2, free_port(), folder.name, batches, 15)
-except RuntimeError as error:
-    print(str(error).splitlines()[0])
-rescued, begin = together(with_checkpoints, 2, free_port(), folder.name, batches)[0]
-
-# %% tags=["shared", "say"]
-gap = np.abs(rescued - shared[begin:]).max()
-say(
-    f"The second attempt began after update {begin}. Its {len(rescued)} losses differ "
-    f"by at most {gap:.0e} from those of an undisturbed run: all is back."
-)
-
-# %% tags=["shared", "check"]
-# Checked: it went on from the checkpoint, and nothing is lost
-assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
-
-# %% [markdown] tags=["shared"]
-# ## On your GPUs
-#
-# To train a language model on your GPUs, with your text, [one file is
-# enough](../book/index.md#one-file-to-take-along). In a script of your own:
-
-# %% [markdown] tags=["jax"]
-# ```python
-# jax.distributed.initialize()  # on several hosts: the first line
-# model = new_model()
-# both = model, adam(model)
-# nnx.update(both, share(nnx.state(both)))  # or, to shard: cut(both)
-# mesh = jax.make_mesh((jax.device_count(),), ("devices",), (AxisType.Auto,))
-# rows = NamedSharding(mesh, PartitionSpec("devices"))
-# for mine in loader:  # the rows of each batch that this process has read
-#     tokens = jax.make_array_from_process_local_data(rows, mine)
-#     one_update(*both, tokens)
-# ```
-#
-# Leave out the two `jax.config.update` of this page: JAX takes all GPUs. `loader` is
-# yours, and gives NumPy arrays. On several hosts, start the program once on each, with
-# checkpoints in a folder that all can read. Under SLURM, `initialize` needs no
-# arguments.
-
-# %% [markdown] tags=["shared"]
-# ## Extra: The ring in code
-#
-# A ring for $n$ devices has $n-1$ steps that add, and $n-1$ that pass on. Here are the
-# steps of the drawing, for any $n$:
-
-
-# %% tags=["shared"]
-def ring_all_reduce(arrays):
-    """The sum of ``n`` arrays for each device, and how many numbers each one sends."""
-    n = len(arrays)
-    parts = [np.array_split(a, n) for a in arrays]  # device, part
-    sent = [0] * n
-    for step in range(2 * (n - 1)):
-        moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
-        messages = [parts[i][j] for i, j in moving]
-        for (i, j), message in zip(moving, messages, strict=True):
-            there = parts[(i + 1) % n]
-            there[j] = there[j] + message if step < n - 1 else message
-            sent[i] += len(message)
-    return [np.concatenate(p) for p in parts], sent
-
-
-# %% tags=["shared", "check"]
-# Checked: all devices have the sum, and each sends what formula (1) says
-arrays = np.random.default_rng(0).normal(size=(16, 720_720))
-for n in (2, 3, 4, 6, 8, 16):
-    sums, sent = ring_all_reduce(arrays[:n])
-    assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
-    assert sent == [2 * (n - 1) * 720_720 // n] * n and max(sent) < 2 * 720_720
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Measured on two cores
@@ -752,9 +780,8 @@ def tensor_parallel(x):
         axes = plan.get(layer, {}).get(name, ())  # norms and two biases stay whole
         nnx.update(block, {layer: {name: share(array, *axes)}})
     forward, x = nnx.jit(lambda block, x: block(x)), share(x)
-    record = forward.lower(block, x).compile().as_text()
     kept = bytes_on_one(nnx.state(block, nnx.Param))
-    return as_numpy(forward(block, x)), collectives(record), kept
+    return as_numpy(forward(block, x)), collectives(forward, block, x), kept
 
 
 # %% tags=["jax"]

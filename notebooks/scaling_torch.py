@@ -87,9 +87,9 @@ drawing("ways-to-share")
 
 
 # %% tags=["shared"]
-def draw_batches(updates=20):
+def draw_batches(written, updates=20):
     """Tokens from random places of a text, ``updates b s+1``: bytes of UTF-8."""
-    codes = np.frombuffer(text.load()["train"].encode("utf-8"), np.uint8)
+    codes = np.frombuffer(written.encode("utf-8"), np.uint8)
     starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, 32))
     return codes[starts[..., None] + np.arange(33)].astype(np.int32)
 
@@ -131,8 +131,8 @@ def train(model, optimizer, batches):
 # PyTorch runs one *process* for each device, all with the same program. Each has a
 # number, its *rank*, of the *world size*, and takes its part of the batch.
 # `DistributedDataParallel` copies the weights of rank 0, and does step 3 inside
-# `backward`. (`"gloo"` is for CPUs; for GPUs see *On your GPUs*.) To see what is
-# exchanged, `collectives` counts it in a profile.
+# `backward`. (`"gloo"` is for CPUs; for GPUs see *On your GPUs*.) Only to look inside,
+# `collectives` counts what a function exchanges; your own training needs no such line.
 
 # %% tags=["torch"]
 from collections import Counter
@@ -146,8 +146,10 @@ def share(batches):
     return batches[:, rank::n]
 
 
-def collectives(record):
-    """How often the processes have exchanged something, from a profile."""
+def collectives(function, *args):
+    """What the processes exchange in ``function(*args)``, and how often."""
+    with profile() as record:
+        function(*args)
     names = {"c10d::allreduce_": "all-reduce", "c10d::_allgather_base_": "all-gather"}
     names |= {"c10d::_reduce_scatter_base_": "reduce-scatter"}
     found = (e for e in record.key_averages() if e.key in names)
@@ -156,24 +158,24 @@ def collectives(record):
 
 # %% tags=["torch"]
 def data_parallel(batches):
-    """Losses, and collectives of one update, in each of several processes."""
+    """Losses of whole batches, and collectives of one update, in each process."""
     distributed.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(new_model())
-    optimizer = adam(model)
-    losses = train(model, optimizer, share(batches))  # each: losses of its part
-    distributed.all_reduce(losses)  # their sum
-    with profile() as record:
-        train(model, optimizer, share(batches)[:1])
-    return as_numpy(losses) / distributed.get_world_size(), collectives(record)
+    optimizer, mine = adam(model), share(batches)
+    losses = train(model, optimizer, mine)
+    distributed.all_reduce(losses)  # the sum over the parts
+    losses = as_numpy(losses) / distributed.get_world_size()
+    return losses, collectives(train, model, optimizer, mine[:1])
 
 
 # %% [markdown] tags=["torch"]
-# Save these cells beside `helpers/`, in a file that ends with
-# `data_parallel(draw_batches())`, and start it by `torchrun --nproc-per-node 4
-# file.py`. Here the page's `torchrun` calls a function in four new processes.
+# To run it outside this page, save the set-up and these cells beside `helpers/`, in a
+# file that ends with `data_parallel(draw_batches(written))`, for a text `written`, and
+# start it by `torchrun --nproc-per-node 4 file.py`. Here the page's `torchrun` calls a
+# function in four new processes.
 
 # %% tags=["torch"]
-batches = draw_batches()
+batches = draw_batches(text.load()["train"])  # a str, also of your own
 model = new_model()
 alone = as_numpy(train(model, adam(model), batches))
 shared, counted = torchrun(data_parallel, 4, batches)[0]
@@ -182,8 +184,8 @@ shared, counted = torchrun(data_parallel, 4, batches)[0]
 gap = np.abs(shared - alone).max()
 say(
     f"In update {len(alone)} the loss is {alone[-1]:.4f} on one device and "
-    f"{shared[-1]:.4f} on four; the largest gap on the way is {gap:.0e}. One update "
-    f"takes {counted['all-reduce']} × all-reduce."
+    f"{shared[-1]:.4f} on four; in no update do they differ by more than {gap:.0e}. "
+    f"One update takes {counted['all-reduce']} × all-reduce."
 )
 
 # %% tags=["shared", "check"]
@@ -279,14 +281,13 @@ def sharded(batches):
     """Losses, bytes of weights and averages, and collectives, in each process."""
     distributed.init_process_group("gloo")
     model = cut(new_model())
-    optimizer = adam(model)
-    losses = train(model, optimizer, share(batches))
+    optimizer, mine = adam(model), share(batches)
+    losses = train(model, optimizer, mine)
     distributed.all_reduce(losses)
+    losses = as_numpy(losses) / distributed.get_world_size()
     averages = [x for state in optimizer.state.values() for x in state.values()]
     kept = bytes_on_one(model.parameters()), bytes_on_one(averages)
-    with profile() as record:
-        train(model, optimizer, share(batches)[:1])
-    return as_numpy(losses) / distributed.get_world_size(), kept, collectives(record)
+    return losses, kept, collectives(train, model, optimizer, mine[:1])
 
 
 # %% [markdown] tags=["torch"]
@@ -311,11 +312,10 @@ say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
 # The losses are those of one device. Each device also keeps a quarter of the gradients,
-# which are not in the table. An update now takes more operations, because weights
-# travel, too. If they are gathered for the forward and again for the backward pass, an
-# update moves 1.5 times the bytes of data parallel: two all-gathers and a
-# reduce-scatter, instead of one of each ([Rajbhandari et al.
-# 2020](https://arxiv.org/abs/1910.02054), sec. 7).
+# which are not in the table. An update exchanges more, because weights travel, too. If
+# they are gathered for the forward and again for the backward pass, an update moves 1.5
+# times the bytes of data parallel: two all-gathers and a reduce-scatter, instead of one
+# of each ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054), sec. 7).
 
 # %% tags=["shared", "check"]
 # Checked: equal losses, and a quarter of the bytes on each device
@@ -324,8 +324,8 @@ assert gathered.total() > counted.total()
 assert kept == (n_bytes // 4, n_bytes // 2) and gathered["all-gather"] >= 3
 
 # %% [markdown] tags=["torch"]
-# (What is in no block is gathered once. Gloo makes an all-reduce of each
-# reduce-scatter, and moves more bytes.)
+# (The weights of a block are gathered twice, those in no block once. Gloo makes an
+# all-reduce of each reduce-scatter, and moves more bytes.)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 2, on paper.** A model has 7 billion parameters. Weights, gradients and
@@ -343,14 +343,285 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# ## Accumulating and clipping give what one device gives
+# ## More devices share the computation, not the exchange
+#
+# How long does an update take on $n$ devices? Each computes an $n$-th of it. But
+# however many they are, each still sends a whole gradient or more:
+#
+# $$t(n) = \frac{6ND}{n\,F} + 2\,\frac{n-1}{n}\,\frac{B}{W} . \tag{2}$$
+#
+# Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
+# costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
+# $W$ the bytes that a link carries in a second. The two terms can overlap: while the
+# backward pass runs, two thirds of the first term, gradients that are ready travel.
+# Left out are *latency*, which in a ring grows with $n$, and the optimiser's update,
+# which data parallel does not divide.
+#
+# Here is formula (2), for GPT-2's largest model on machines that you can rent. For your
+# own training, put your own numbers in their place. (The 10 Gbit/s are an example.)
+
+# %% tags=["shared"]
+FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
+USED = 0.46  # by PaLM, exchange included: https://arxiv.org/abs/2204.02311, table 3
+NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
+PCIE = 64e9  # without NVLink, likewise: half of its 128 GB/s
+NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
+ETHERNET = 1.25e9  # of a host, 10 Gbit/s
+N = 1.5e9  # parameters: https://openai.com/index/better-language-models
+
+
+def step_seconds(n, tokens, link, n_parameters=N, used=USED):
+    """Compute, exchange, one after the other, and with the most overlap."""
+    compute = 6 * n_parameters * tokens / (n * FLOPS * used)
+    gradient_bytes = 2 * n_parameters  # in bfloat16
+    exchange = 2 * (n - 1) / n * gradient_bytes / link
+    waits = max(0, exchange - compute * 2 / 3)
+    return compute, exchange, compute + exchange, compute + waits
+
+
+# %% tags=["shared"]
+cases = {
+    "2 GPUs, no NVLink": {"n": 2, "tokens": 2**15, "link": PCIE},
+    "8 GPUs, one host": {"n": 8, "tokens": 2**19, "link": NVLINK},
+    "64 hosts": {"n": 512, "tokens": 2**19, "link": NETWORK},
+    "64 hosts, 16 times the batch": {"n": 512, "tokens": 2**23, "link": NETWORK},
+    "64 hosts, 10 Gbit/s": {"n": 512, "tokens": 2**19, "link": ETHERNET},
+}
+forecast = {name: step_seconds(**case) for name, case in cases.items()}
+pair, one, many, large, slow = forecast.values()
+
+# %% tags=["shared", "say"]
+rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
+head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
+say(table(head, *rows))
+
+# %% [markdown] tags=["shared"]
+# Two GPUs need no fast link, even for a batch of 32,768 tokens. On 64 hosts, every GPU
+# computes 1,024 tokens only, but exchanges the whole gradient. A larger batch helps, if
+# the training bears it; an ordinary network does not. (More devices for the same batch
+# are called *strong scaling*; a batch that grows with them, *weak scaling*. Between
+# hosts, $W$ is the link of a host, because its GPUs first sum among themselves.)
+#
+# How many times as fast are 64 hosts as one? It depends on `USED`: the faster a GPU
+# computes, the longer it waits. (PaLM's number contains its own exchange, so a part is
+# counted twice.) Without overlap, and with the most:
+
+# %% tags=["shared"]
+gains = {}
+for used in (0.3, USED, 0.6):
+    *_, in_turn, overlap = step_seconds(8, 2**19, NVLINK, used=used)
+    *_, in_turn_64, overlap_64 = step_seconds(512, 2**19, NETWORK, used=used)
+    gains[used] = in_turn / in_turn_64, overlap / overlap_64
+    least, most = gains[used]
+    print(f"{used:.0%} of the limit used: {least:.0f} to {most:.0f} times")
+
+# %% tags=["shared", "say"]
+say(
+    f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
+    "times** the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary "
+    f"network, they need {slow[3] / one[2]:.1f} times as long as a single host."
+)
+
+# %% tags=["shared", "check"]
+# Checked: inside a host the exchange is small, on 64 it is not, and needs its network
+assert pair[1] < 0.2 * pair[0]
+assert one[1] < 0.02 * one[0] and 0.5 < many[1] / many[0] < 1.5
+assert 25 < gains[0.6][0] < gains[0.3][1] <= 64 and large[1] < 0.1 * large[0]
+assert slow[3] > 2 * one[2]
+
+# %% [markdown] tags=["shared"]
+# **Exercise 3.** How slow may the network of a host be before 512 GPUs with the large
+# batch spend half of the time on the exchange, without any overlap?
+
+# %% tags=["shared", "answer"]
+compute, exchange, *_ = step_seconds(512, 2**23, NETWORK)
+slowest = NETWORK * exchange / compute
+assert 10e9 < slowest < 30e9
+factor = compute / exchange
+say(
+    f"At {slowest / 1e9:.0f} GB/s, or {factor:.0f} times slower than above, the "
+    "exchange takes as long as the computation."
+)
+
+# %% [markdown] tags=["shared"]
+# ## A run survives its processes
+#
+# With many devices, failures are frequent. The training of
+# [Llama 3](https://arxiv.org/abs/2407.21783) on 16,384 GPUs had 419 unexpected
+# interruptions in 54 days (section 3.3.4). One failure stops the whole run, because the
+# others wait for its part. So a long run needs three things:
+#
+# * something that notices the failure and stops the other processes;
+# * a **checkpoint** with the weights, the averages and the number of updates (and, if
+#   you use dropout or a loader, the random state and the place in the data);
+# * a restart from the checkpoint.
+#
+# The test of all three: kill a process.
+
+# %% tags=["torch"]
+import signal
+import tempfile
+
+
+def save(done, model, optimizer, file):
+    """A checkpoint after ``done`` updates; whatever happens, never half a file."""
+    torch.save((done, model.state_dict(), optimizer.state_dict()), f"{file}.draft")
+    os.replace(f"{file}.draft", file)
+
+
+def resume(model, optimizer, file):
+    """Weights and averages from a checkpoint, if there is one; how many updates."""
+    if not os.path.exists(file):
+        return 0
+    done, weights, averages = torch.load(file, "cpu", weights_only=True)
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(averages)
+    return done
+
+
+# %% tags=["torch"]
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has SIGTERM only
+
+
+def with_checkpoints(file, batches, killed_at=None):
+    """Losses from the checkpoint on, if there is one; the update it began at."""
+    distributed.init_process_group("gloo")
+    rank, losses = distributed.get_rank(), []
+    model = nn.parallel.DistributedDataParallel(new_model())
+    optimizer, mine = adam(model), torch.tensor(share(batches)).long()
+    begin = resume(model.module, optimizer, file)
+    for i in range(begin, len(mine)):
+        if i == killed_at and begin == 0 and rank == 1:
+            os.kill(os.getpid(), KILL)
+        losses.append(one_update(model, optimizer, mine[i]))
+        if (i + 1) % 10 == 0 and rank == 0:
+            save(i + 1, model.module, optimizer, file)
+    losses = torch.stack(losses)
+    distributed.all_reduce(losses)
+    return as_numpy(losses) / distributed.get_world_size(), begin
+
+
+# %% [markdown] tags=["torch"]
+# Of two processes, number 1 kills itself before update 16; the last checkpoint is from
+# update 10. `torchrun --max-restarts 1` notices, stops the other process, and starts
+# both again.
+
+# %% tags=["torch"]
+folder = tempfile.TemporaryDirectory()
+file = f"{folder.name}/run.pt"
+rescued, begin = torchrun(with_checkpoints, 2, file, batches, 15, restarts=1)[0]
+
+# %% tags=["shared", "say"]
+gap = np.abs(rescued - shared[begin:]).max()
+say(
+    f"The second attempt began after update {begin}. Its {len(rescued)} losses differ "
+    f"by at most {gap:.0e} from those of an undisturbed run: all is back."
+)
+
+# %% tags=["shared", "check"]
+# Checked: it went on from the checkpoint, and nothing is lost
+assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
+
+# %% [markdown] tags=["shared"]
+# ## On your GPUs
+#
+# Which way? The first that fits, because sharding exchanges more. Half of the memory is
+# for activations; if they need more, accumulate gradients (see the extra):
+
+
+# %% tags=["shared"]
+def way_to_share(n_parameters, memory):
+    """The first way that fits devices with ``memory`` bytes, for Adam in float32."""
+    kept = 16 * n_parameters  # weights, gradients, two averages
+    if kept <= memory / 2:
+        return "data parallel"
+    return f"sharded, on {int(np.ceil(kept / (memory / 2)))} devices or more"
+
+
+print("GPT-2 small, GPUs with 16 GB:", way_to_share(124e6, 16e9))
+print("its largest, 16 GB:", way_to_share(1.5e9, 16e9))
+print("its largest, 80 GB:", way_to_share(1.5e9, 80e9))
+
+# %% [markdown] tags=["shared"]
+# (Tensor parallel, inside a host, is for a single layer that is too large or too slow.)
+# For a language model on your text, [one file is
+# enough](../book/index.md#one-file-to-take-along). In a script of your own, with the
+# functions of this page:
+
+# %% [markdown] tags=["torch"]
+# ```python
+# device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # one for each process
+# torch.cuda.set_device(device)
+# distributed.init_process_group("nccl", device_id=device)
+# model = new_model().to(device)
+# copies = nn.parallel.DistributedDataParallel(model)
+# optimizer = adam(model)
+# with open("my.txt", encoding="utf-8") as file:
+#     dataset = draw_batches(file.read(), 1000).reshape(-1, 33)  # rows of tokens
+# sampler = DistributedSampler(dataset)  # each process reads its own rows
+# loader = DataLoader(dataset, batch_size=32, sampler=sampler)  # 32 for each GPU
+# for epoch in range(resume(model, optimizer, "run.pt"), 3):
+#     sampler.set_epoch(epoch)  # another order
+#     for tokens in loader:
+#         one_update(copies, optimizer, tokens.long().to(device))
+#     if distributed.get_rank() == 0:
+#         save(epoch + 1, model, optimizer, "run.pt")
+# distributed.destroy_process_group()  # the page's `torchrun` does this for you
+# ```
+#
+# (`DataLoader` and `DistributedSampler` are in `torch.utils.data`; your own `dataset`
+# may give what your `one_update` takes.) To shard, use `cut`, with a mesh of `"cuda"`.
+# On each of two hosts:
+#
+# ```sh
+# torchrun --nnodes 2 --nproc-per-node gpu \
+#     --rdzv-backend c10d --rdzv-endpoint FIRST:29500 file.py
+# ```
+#
+# `FIRST` is the name of one of them. Checkpoints need a folder that all hosts can read
+# (sharded weights are written by `torch.distributed.checkpoint`). On Windows, there is
+# `"gloo"` only, with `USE_LIBUV=0` in the environment.
+
+# %% [markdown] tags=["shared"]
+# ## Extra: The ring in code
+#
+# A ring for $n$ devices has $n-1$ steps that add, and $n-1$ that pass on. Here are the
+# steps of the drawing, for any $n$:
+
+
+# %% tags=["shared"]
+def ring_all_reduce(arrays):
+    """The sum of ``n`` arrays for each device, and how many numbers each one sends."""
+    n = len(arrays)
+    parts = [np.array_split(a, n) for a in arrays]  # device, part
+    sent = [0] * n
+    for step in range(2 * (n - 1)):
+        moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
+        messages = [parts[i][j] for i, j in moving]
+        for (i, j), message in zip(moving, messages, strict=True):
+            there = parts[(i + 1) % n]
+            there[j] = there[j] + message if step < n - 1 else message
+            sent[i] += len(message)
+    return [np.concatenate(p) for p in parts], sent
+
+
+# %% tags=["shared", "check"]
+# Checked: all devices have the sum, and each sends what formula (1) says
+arrays = np.random.default_rng(0).normal(size=(16, 720_720))
+for n in (2, 3, 4, 6, 8, 16):
+    sums, sent = ring_all_reduce(arrays[:n])
+    assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
+    assert sent == [2 * (n - 1) * 720_720 // n] * n and max(sent) < 2 * 720_720
+
+# %% [markdown] tags=["shared"]
+# ## Extra: Accumulating and clipping give what one device gives
 #
 # Two habits of a training loop need care on several devices. If a device's part of the
 # batch is still too large, it adds up the gradients of smaller parts: *gradient
 # accumulation*. The sum needs to be exchanged only once, after the last part.
-# *Clipping* shortens a gradient that is too long. Its length is a sum over all weights.
-# So where gradients are sharded, the devices must add up the squares of their parts:
-# each clips by the length of the whole gradient, not of its own part.
+# *Clipping* shortens a gradient that is too long. Its length comes from all weights. So
+# where gradients are sharded, the devices add up the squares of their parts before they
+# clip.
 
 # %% [markdown] tags=["torch"]
 # After `set_requires_gradient_sync(False)`, `backward` exchanges no gradients. (They
@@ -401,249 +672,6 @@ for one, other in zip(grads, expected, strict=True):
     np.testing.assert_allclose(one, other, atol=1e-5)
 np.testing.assert_allclose(norms, [norm, 0.5], rtol=1e-4)
 assert norm > 1
-
-# %% [markdown] tags=["shared"]
-# ## More devices share the computation, not the exchange
-#
-# How long does an update take on $n$ devices? Each computes an $n$-th of it. But
-# however many they are, each still sends a whole gradient or more. In symbols:
-#
-# $$t(n) = \frac{6ND}{n\,F} + 2\,\frac{n-1}{n}\,\frac{B}{W} . \tag{2}$$
-#
-# Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
-# costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
-# $W$ the bytes that a link carries in a second. At best, the exchange overlaps with
-# nearly all of the backward pass, two thirds of the first term. Left out are *latency*,
-# which in a ring grows with $n$, and the optimiser's update, which data parallel does
-# not divide.
-#
-# We compute formula (2) for GPT-2's largest model on machines that you can rent. An
-# update has half a million tokens, and gradients are exchanged in bfloat16. Between
-# hosts, $W$ is a whole host's, because its GPUs first sum among themselves. `USED`
-# includes PaLM's own exchange, so some is counted twice. The last network is an
-# example; the other numbers have their sources beside them. For your own training, put
-# your own in their place:
-
-# %% tags=["shared"]
-FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
-USED = 0.46  # by PaLM, exchange included: https://arxiv.org/abs/2204.02311, table 3
-NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
-NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
-ETHERNET = 1.25e9  # of a host, 10 Gbit/s
-N = 1.5e9  # parameters: https://openai.com/index/better-language-models
-
-
-def step_seconds(n, tokens, link, used=USED):
-    """Compute, exchange, and the whole step if they overlap as much as possible."""
-    compute = 6 * N * tokens / (n * FLOPS * used)
-    gradient_bytes = 2 * N
-    exchange = 2 * (n - 1) / n * gradient_bytes / link
-    return compute, exchange, compute + max(0, exchange - compute * 2 / 3)
-
-
-# %% tags=["shared"]
-cases = {
-    "8 GPUs, one host": (8, 2**19, NVLINK),
-    "64 hosts": (512, 2**19, NETWORK),
-    "64 hosts, 16 times the batch": (512, 2**23, NETWORK),
-    "64 hosts, 10 Gbit/s": (512, 2**19, ETHERNET),
-}
-forecast = {}
-for name, case in cases.items():
-    compute, exchange, overlap = step_seconds(*case)
-    forecast[name] = compute, exchange, compute + exchange, overlap
-one, many, large, slow = forecast.values()
-
-# %% tags=["shared", "say"]
-rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
-head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
-say(table(head, *rows))
-
-# %% [markdown] tags=["shared"]
-# On 64 hosts, every GPU computes 1,024 tokens only, but exchanges the whole gradient. A
-# larger batch helps, if the training bears it; an ordinary network does not. (More
-# devices for the same batch are called *strong scaling*; a batch that grows with them,
-# *weak scaling*.)
-#
-# How many times as fast are 64 hosts? It depends on `USED`, which is an assumption: a
-# faster GPU waits longer. From the least overlap to the most:
-
-# %% tags=["shared"]
-gains = {}
-for used in (0.3, USED, 0.6):
-    compute, exchange, overlap = step_seconds(8, 2**19, NVLINK, used)
-    compute_64, exchange_64, overlap_64 = step_seconds(512, 2**19, NETWORK, used)
-    in_turn = (compute + exchange) / (compute_64 + exchange_64)
-    gains[used] = in_turn, overlap / overlap_64
-    print(f"{used:.0%} of the limit used: {in_turn:.0f} to {gains[used][1]:.0f} times")
-
-# %% tags=["shared", "say"]
-say(
-    f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
-    "times** the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary "
-    f"network, they need {slow[3] / one[2]:.1f} times as long as one."
-)
-
-# %% tags=["shared", "check"]
-# Checked: inside a host the exchange is small, on 64 it is not, and needs its network
-assert one[1] < 0.02 * one[0] and 0.5 < many[1] / many[0] < 1.5
-assert 25 < gains[0.6][0] < gains[0.3][1] <= 64 and large[1] < 0.1 * large[0]
-assert slow[3] > 2 * one[2]
-
-# %% [markdown] tags=["shared"]
-# **Exercise 3.** How slow may the network of a host be before 512 GPUs with the large
-# batch spend half of the time on the exchange, without any overlap?
-
-# %% tags=["shared", "answer"]
-compute, exchange, _ = step_seconds(512, 2**23, NETWORK)
-slowest = NETWORK * exchange / compute
-assert 10e9 < slowest < 30e9
-factor = compute / exchange
-say(
-    f"At {slowest / 1e9:.0f} GB/s, or {factor:.0f} times slower than above, the "
-    "exchange takes as long as the computation."
-)
-
-# %% [markdown] tags=["shared"]
-# ## A run survives its processes
-#
-# With many devices, failures are frequent. The training of
-# [Llama 3](https://arxiv.org/abs/2407.21783) on 16,384 GPUs had 419 unexpected
-# interruptions in 54 days (section 3.3.4). One failure stops the whole run, because the
-# others wait for its part. So a long run needs three things:
-#
-# * something that notices the failure and stops the other processes;
-# * a **checkpoint** with the weights, the averages and the number of updates (and, if
-#   you use dropout or a loader, the random state and the place in the data);
-# * a restart from the checkpoint.
-#
-# The test of all three: kill a process.
-
-# %% tags=["torch"]
-import signal
-import tempfile
-
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has SIGTERM only
-
-
-def resume(model, optimizer, file):
-    """Weights and averages from a checkpoint, if there is one; how many updates."""
-    if not os.path.exists(file):
-        return 0
-    begin, weights, averages = torch.load(file, "cpu", weights_only=True)
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(averages)
-    return begin
-
-
-# %% tags=["torch"]
-def with_checkpoints(file, batches, killed_at=None):
-    """Losses from the checkpoint on, if there is one; the update it began at."""
-    distributed.init_process_group("gloo")
-    rank, losses = distributed.get_rank(), []
-    model = nn.parallel.DistributedDataParallel(new_model())
-    optimizer = adam(model)
-    begin = resume(model.module, optimizer, file)
-    for i, tokens in enumerate(torch.tensor(share(batches)).long()[begin:], begin):
-        if i == killed_at and begin == 0 and rank == 1:
-            os.kill(os.getpid(), KILL)
-        losses.append(one_update(model, optimizer, tokens))
-        if (i + 1) % 10 == 0 and rank == 0:
-            both = model.module.state_dict(), optimizer.state_dict()
-            torch.save((i + 1, *both), f"{file}.draft")
-            os.replace(f"{file}.draft", file)  # never half a file
-    losses = torch.stack(losses)
-    distributed.all_reduce(losses)
-    return as_numpy(losses) / distributed.get_world_size(), begin
-
-
-# %% [markdown] tags=["torch"]
-# Of two processes, number 1 kills itself before update 16; the last checkpoint is from
-# update 10. `torchrun --max-restarts 1` notices, stops the other process, and starts
-# both again.
-
-# %% tags=["torch"]
-folder = tempfile.TemporaryDirectory()
-file = f"{folder.name}/run.pt"
-rescued, begin = torchrun(with_checkpoints, 2, file, batches, 15, restarts=1)[0]
-
-# %% tags=["shared", "say"]
-gap = np.abs(rescued - shared[begin:]).max()
-say(
-    f"The second attempt began after update {begin}. Its {len(rescued)} losses differ "
-    f"by at most {gap:.0e} from those of an undisturbed run: all is back."
-)
-
-# %% tags=["shared", "check"]
-# Checked: it went on from the checkpoint, and nothing is lost
-assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
-
-# %% [markdown] tags=["shared"]
-# ## On your GPUs
-#
-# To train a language model on your GPUs, with your text, [one file is
-# enough](../book/index.md#one-file-to-take-along). In a script of your own:
-
-# %% [markdown] tags=["torch"]
-# ```python
-# device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # one for each process
-# torch.cuda.set_device(device)
-# distributed.init_process_group("nccl", device_id=device)
-# model = nn.parallel.DistributedDataParallel(new_model().to(device))
-# optimizer = adam(model)
-# sampler = DistributedSampler(dataset)  # each process reads its own texts
-# loader = DataLoader(dataset, batch_size=32, sampler=sampler)  # 32 for each GPU
-# for epoch in range(3):
-#     sampler.set_epoch(epoch)  # another order
-#     for tokens in loader:
-#         one_update(model, optimizer, tokens.to(device))
-# if distributed.get_rank() == 0:
-#     torch.save(model.module.state_dict(), "model.pt")
-# distributed.destroy_process_group()  # the page's `torchrun` does this for you
-# ```
-#
-# (`DataLoader` and `DistributedSampler` are in `torch.utils.data`.) To shard, use
-# `cut`, with a mesh of `"cuda"`. On each of two hosts:
-#
-# ```sh
-# torchrun --nnodes 2 --nproc-per-node gpu \
-#     --rdzv-backend c10d --rdzv-endpoint FIRST:29500 file.py
-# ```
-#
-# `FIRST` is the name of one of them. Checkpoints need a folder that all hosts can read
-# (sharded weights are written by `torch.distributed.checkpoint`). On Windows, there is
-# `"gloo"` only, with `USE_LIBUV=0` in the environment.
-
-# %% [markdown] tags=["shared"]
-# ## Extra: The ring in code
-#
-# A ring for $n$ devices has $n-1$ steps that add, and $n-1$ that pass on. Here are the
-# steps of the drawing, for any $n$:
-
-
-# %% tags=["shared"]
-def ring_all_reduce(arrays):
-    """The sum of ``n`` arrays for each device, and how many numbers each one sends."""
-    n = len(arrays)
-    parts = [np.array_split(a, n) for a in arrays]  # device, part
-    sent = [0] * n
-    for step in range(2 * (n - 1)):
-        moving = [(i, (i - step) % n) for i in range(n)]  # device i sends this part
-        messages = [parts[i][j] for i, j in moving]
-        for (i, j), message in zip(moving, messages, strict=True):
-            there = parts[(i + 1) % n]
-            there[j] = there[j] + message if step < n - 1 else message
-            sent[i] += len(message)
-    return [np.concatenate(p) for p in parts], sent
-
-
-# %% tags=["shared", "check"]
-# Checked: all devices have the sum, and each sends what formula (1) says
-arrays = np.random.default_rng(0).normal(size=(16, 720_720))
-for n in (2, 3, 4, 6, 8, 16):
-    sums, sent = ring_all_reduce(arrays[:n])
-    assert all(np.allclose(total, arrays[:n].sum(axis=0)) for total in sums)
-    assert sent == [2 * (n - 1) * 720_720 // n] * n and max(sent) < 2 * 720_720
 
 # %% [markdown] tags=["shared"]
 # ## Extra: Measured on two cores
@@ -759,9 +787,8 @@ def tensor_parallel(x):
     plan = {"query": columns, "key": columns, "value": columns, "out": rows}
     plan |= {"linear1": columns, "linear2": rows}
     block = parallel.parallelize_module(new_block(), mesh, plan)
-    with torch.no_grad(), profile() as record:
-        y = block(torch.tensor(x))
-    return as_numpy(y), collectives(record), bytes_on_one(block.parameters())
+    x, kept = torch.tensor(x), bytes_on_one(block.parameters())
+    return as_numpy(block(x)), collectives(block, x), kept
 
 
 # %% tags=["torch"]
