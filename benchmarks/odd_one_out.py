@@ -1,6 +1,6 @@
 """Train *Finding the odd one out* in the tutorial's size on all photos of CIFAR-10.
 
-    PYTHONPATH=notebooks python -m benchmarks.odd_one_out features.npz --updates 702
+    PYTHONPATH=notebooks python -m benchmarks.odd_one_out features.npz --updates 5616
 
 ``benchmarks.photo_features`` writes the features, and says how. The sets, the model and
 its loss are those of the page; the record is what its section on more photos reads.
