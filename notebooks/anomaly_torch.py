@@ -82,7 +82,8 @@ plots.use_style()
 #
 # We split the photos, not the sets; otherwise test sets would contain training photos.
 # `stratify` gives the validation part equally many photos of each class. A `Part` holds
-# features and labels, a row for each photo.
+# features and labels, a row for each photo; that of the test also has the photos
+# themselves, for the figures.
 
 # %% tags=["shared"]
 from sklearn.model_selection import train_test_split
@@ -96,9 +97,6 @@ rows, held = train_test_split(
 )
 train = sets.Part(features[rows], labels[rows])
 validation = sets.Part(features[held], labels[held])
-
-# %% [markdown] tags=["shared"]
-# The test part gets its photos, too, but only for the figures.
 
 # %% tags=["shared"]
 from io import BytesIO
@@ -602,8 +600,8 @@ my_test = sets.Part(x[held], my_labels[held])
 
 # %% [markdown] tags=["shared"]
 # Each feature is standardised, as yours may have different units, by the training part
-# alone, because test data must not take part in anything that is learned. In each part,
-# a class needs nine elements. Few rows make small epochs, so there are more of them.
+# alone: test data must not take part in anything that is learned. In each part, a class
+# needs nine elements. Few rows make small epochs, so we take more.
 
 # %% tags=["shared"]
 plan = Settings(
@@ -617,7 +615,8 @@ mine = evaluate(my_model, odd_one_out, (my_sets,))["accuracy"]
 f"{mine:.1%} of the test sets, baseline {rule(my_sets):.1%}"
 
 # %% [markdown] tags=["shared"]
-# And a new set, whose odd one nobody knows? Standardise its features in the same way:
+# And a new set, whose odd one nobody knows? Standardise its features in the same way.
+# (In the set below, place 9 would be right.)
 
 
 # %% tags=["shared"]
