@@ -139,7 +139,7 @@ def train_model(model, loss_fn, batches):
 #
 # | argument | yours |
 # |---|---|
-# | `model`, `loss_fn` | `loss_fn(model, *batch)` returns the loss, and metrics or `{}` |
+# | `model`, `loss_fn` | `loss_fn(model, *batch)` returns loss, and metrics or `{}` |
 # | `train` | `train(model, loss_fn, batches)`: your loop, an update for each |
 # | `batches`, `new` | lists of batches, to learn from and to be judged by |
 # | `guess` | the loss of guessing |
