@@ -83,8 +83,9 @@ words = np.array([[int(name == own) for name in features] for own in chosen])  #
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
-# Attention is a soft dictionary: all of it must be *differentiable*, so that gradient
-# descent can learn where to look. A **query** says what a word looks for. Each word has
+# Attention is a *soft* dictionary. It returns a mixture of all values, more of those
+# whose keys fit better: a mixture is *differentiable*, so gradient descent can learn
+# where to look. A **query** says what a word looks for. Each word has
 # a **key** and a **value**. A **score function** $f$ compares the query with each key;
 # high scores become large weights, and the output is the weighted mean of *all* values.
 # Suppose that the word *it* looks for an animal, and that the features of each word
@@ -209,7 +210,8 @@ np.testing.assert_allclose(after["cat"][2], after["cat"][3])
 #
 # with one query, key or value in each row of $Q$, $K$ and $V$, and $d$ features in a
 # query ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762), equation 1). In the
-# drawing, the axis `q` counts the queries, `k` the keys, and `d` the features; `b` and
+# drawing, the axis `q` counts the queries, `k` the keys, and `d` the features (the
+# arrays have the same letters; a key is a column there, as in $K^{\mathsf T}$). `b` and
 # `h`, the sentences of a batch and the heads, come later.
 
 # %% mystnb={"image": {"alt": "Attention as a flow: queries and keys make scores, which are divided by the root of d and put through a softmax; the weights take the mean of the values. One query is framed, and each array has its shape beside it."}} tags=["shared", "figure"]
@@ -289,7 +291,7 @@ for scores in (products, products / math.sqrt(d)):
     print(f"variance {scores.var():.1f}, largest weight {largest.mean():.2f}")
 
 # %% [markdown] tags=["shared"]
-# For other $d$, and *saturated* if the largest weight exceeds 0.99:
+# The same for other $d$. A query is *saturated* if its largest weight exceeds 0.99:
 
 # %% mystnb={"image": {"alt": "Three panels over the number of features d from 1 to 1024. Without the scale the variance of the scores rises in proportion to d, the mean of the largest weight goes to one, and the share of saturated queries rises from zero to three quarters; with the scale all three stay level."}} tags=["shared", "figure"]
 sizes = 2 ** np.arange(11)  # d = 1, 2, ..., 1024
@@ -332,10 +334,10 @@ assert largest[1].max() < 0.45 and (share[1] == 0).all()
 # array, where **True means "may look"** (in PyTorch's `nn.MultiheadAttention`, True
 # hides). A **causal mask** lets a position see itself and what comes before.
 #
-# A hidden score becomes $-\infty$, so that its weight is zero. But for a query that
-# sees nothing, formula (1) then gives the weights $0/0$, which is NaN, and spreads to
+# With a hidden score of $-\infty$, the weight would be zero. But for a query that sees
+# nothing, formula (1) would then give the weights $0/0$, which is NaN, and spreads to
 # every parameter. So `masked_softmax` replaces hidden scores by the lowest finite
-# number, and then sets their weights to zero:
+# number instead, and then sets their weights to zero:
 
 
 # %% tags=["torch", "export"]
@@ -401,8 +403,8 @@ np.testing.assert_array_equal(as_numpy(blind), 0)
 # by itself; their outputs are concatenated.
 #
 # Here are two heads by hand, *who* and *what*. Each keeps some columns of `w_query`,
-# and the others become zero. Stacked on a new axis `h`, the two matrices go through
-# `self_attention` as one did: `@` treats each head by itself. To keep it short, both
+# and the others become zero. We stack the two matrices on a new axis `h`, and call
+# `self_attention` as before: `@` treats each head by itself. To keep it short, both
 # share keys and values (as in *multi-query attention*):
 
 # %% tags=["shared"]
@@ -552,8 +554,8 @@ tuple(masked_weights.shape)  # b h q k
 # ## The framework's function computes the same outputs
 #
 # A model needs only the outputs, and both frameworks have a function for them. In your
-# own code, take it, with the same mask. (Where a query sees nothing, it may give NaN or
-# a mean; an extra mends that.)
+# own code, take it, with the same mask. (Where a query sees nothing, it gives zeros, a
+# mean or NaN, by framework and version; an extra mends that.)
 
 # %% [markdown] tags=["torch"]
 # `scaled_dot_product_attention` wants the heads *before* the positions, `b h s d`. A
@@ -688,8 +690,8 @@ np.testing.assert_allclose(
 # ## Extra: The layer that later chapters import
 #
 # Later chapters ask more of these functions. A mask of numbers would be used without a
-# complaint, and wrongly, and one for scores `b h q k` with three axes could be read in
-# two ways. `full_mask` refuses both, and adds the causal mask if it is asked for:
+# complaint, and wrongly, and one of three axes could mean `b q k` or `h q k`.
+# `full_mask` refuses both, and adds the causal mask if it is asked for:
 
 
 # %% tags=["torch", "export"]
@@ -735,13 +737,13 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         return function(q, k, v, is_causal=is_causal)
     mask = full_mask(mask, q, k, is_causal)
     seen = mask.any(dim=-1, keepdim=True)
-    out = function(q, k, v, mask | ~seen)  # a row that hides all would be NaN
+    out = function(q, k, v, mask | ~seen)  # no row hides all: versions differ
     return torch.where(seen, out, 0)
 
 
 # %% [markdown] tags=["shared"]
 # The last step of a layer, `attend`, returns weights only if they are asked for, and
-# else takes the fused kernel. The layer passes its options on:
+# otherwise takes the fused kernel. The layer passes its options on:
 
 
 # %% tags=["torch", "export"]
@@ -1024,5 +1026,5 @@ assert check("attention.heads", my_heads)
 
 # %% [markdown] tags=["torch"]
 # Next comes [the encoder block, in PyTorch](encoder_torch.ipynb). [The reverse
-# task](reverse_torch.ipynb) shows learned maps. PyTorch's ready-made layer stands in
-# [When training fails](debugging_torch.ipynb).
+# task](reverse_torch.ipynb) shows learned maps. PyTorch's ready-made layer is shown
+# in [When training fails](debugging_torch.ipynb).

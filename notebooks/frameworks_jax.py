@@ -241,8 +241,9 @@ class Classifier(nnx.Module):
 # %% [markdown] tags=["jax"]
 # In JAX, every draw is given a *key*, and the same key gives the same numbers: two
 # layers with the same key start alike, and nothing warns you. So make a new key
-# *before* each draw: `key, subkey = jax.random.split(key)`. Flax takes its keys from an
-# object such as `rngs = nnx.Rngs(0)`: each call `rngs()` returns a new one.
+# *before* each draw, by `key, subkey = jax.random.split(key)`: draw with `subkey`, and
+# keep `key` for the next split. Flax does this for you: of `rngs = nnx.Rngs(0)`, each
+# call `rngs()` returns a new key.
 
 
 # %% tags=["jax"]
@@ -299,11 +300,11 @@ def cross_entropy(model, inputs, labels):
 # $$w \leftarrow w - \eta\, \overline{g} \Big/ \sqrt{\overline{g^2}} ,$$
 #
 # so a parameter with small gradients moves about as fast as one with large gradients.
-# (Both averages start at zero; a *bias correction* makes up for it, and a small number
-# keeps the root from being zero.)
+# (Both averages start at zero; a *bias correction* makes up for it. A small number is
+# added to the root, so that nothing is divided by zero.)
 #
-# An *epoch* is one pass through the training data, in a new order. Each row of
-# `batches` has the row numbers of the digits in one batch, for all epochs in advance.
+# An *epoch* is one pass through the training data, in a new order. We draw all batches
+# in advance: each row of `batches` lists the digits of one.
 
 # %% tags=["shared"]
 batch_size, epochs, learning_rate = 64, 10, 0.03
@@ -319,8 +320,7 @@ batches = orders[:, : n_batches * batch_size].reshape(-1, batch_size)  # n b
 #   `has_aux=True` says that the loss comes with metrics.
 # * `nnx.jit` (for functions of arrays: `jax.jit`) *compiles* a function: at the first
 #   call, Python runs it and JAX records its operations; later calls run these as one
-#   fast program. (If you change `cross_entropy`, run the cell of `update` again, too:
-#   the program keeps the old one.)
+#   fast program. (Each `train` makes a new optimiser, and so compiles `update` anew.)
 
 
 # %% tags=["jax"]
@@ -370,13 +370,13 @@ say(
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. The validation digits are for choices, here of the learning rate: ours, a
 # tenth of it, or ten times as much. With a low rate, ten epochs may not be enough; with
-# a high one, the steps jump over the minimum. (If an outer one were best, we would go
-# on.) Then come the test digits, once: on average, a model looks better on the data
-# that chose it than on new ones.
+# a high one, the steps jump over the minimum. (If 0.003 or 0.3 were best, we would try
+# rates beyond it.) Then come the test digits, once: on average, a model looks better on
+# the data that chose it than on new ones.
 #
-# Some layers work differently in training: *dropout* then sets each number to zero with
-# probability $p$, and multiplies the others by $1/(1-p)$ to keep the mean. `train()`
-# and `eval()` set the mode.
+# Some layers behave differently in training. *Dropout*, for example, then sets each
+# number to zero with probability $p$, and multiplies the others by $1/(1-p)$ to keep
+# the mean. `train()` and `eval()` set the mode. (Our model has no such layer.)
 
 # %% [markdown] tags=["jax"]
 # So `predict`, below, begins with `eval()`, and no error tells you if you forget it.
@@ -464,6 +464,7 @@ assert few_new < on_validation and few_new < 0.93
 
 # %% tags=["shared"]
 table, kinds = load_breast_cancer(return_X_y=True)  # b i, b
+# Yours: table = np.genfromtxt("mine.csv", delimiter=",", skip_header=1)
 order = np.random.default_rng(0).permutation(len(table))
 table, kinds = table[order], kinds[order]  # the first 400 rows are for training
 mean, deviation = table[:400].mean(axis=0), table[:400].std(axis=0)  # i
@@ -474,9 +475,9 @@ train(table_model, tensor(table[:400]), tensor(kinds[:400]), table_batches, 0.01
 print(f"new rows: {accuracy(table_model, table[400:], kinds[400:]):.1%}")
 
 # %% [markdown] tags=["shared"]
-# What do you expect without the line that standardises? Try it. The softmax of the
-# logits gives the probability of each class, here for the three new rows of which the
-# model is least certain:
+# Without the line that standardises, the large columns rule: the first loss is far
+# above $\ln 2$. Try it. The softmax of the logits gives the probability of each class,
+# here for the three new rows of which the model is least certain:
 
 # %% tags=["jax"]
 logits = tensor(predict(table_model, table[400:]))  # b c
@@ -515,8 +516,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, by thought alone.** Some mistakes raise no error. In each of three
-# copies of this page, one line was deleted from `update` or `predict`. Which one?
+# **Exercise 2, by thought alone.** Some mistakes raise no error. Three copies of this
+# page each lack one line of `update` or `predict`. Which one, do the symptoms say?
 
 # %% tags=["jax", "experiment"]
 # Experiment: what the three copies do
@@ -631,7 +632,7 @@ say(
 #
 # A trained model should outlive the program. But a saved Python object could run any
 # code when it is opened, so save its parameters only. `save_weights` of this book
-# writes named arrays (*safetensors*), which both twins read:
+# writes named arrays (*safetensors*), which the pages of both frameworks read:
 
 # %% tags=["shared"]
 path = tempfile.mkdtemp() + "/model.safetensors"

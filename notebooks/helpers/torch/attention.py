@@ -70,7 +70,7 @@ def fused_attention(q, k, v, mask=None, *, is_causal=False):
         return function(q, k, v, is_causal=is_causal)
     mask = full_mask(mask, q, k, is_causal)
     seen = mask.any(dim=-1, keepdim=True)
-    out = function(q, k, v, mask | ~seen)  # a row that hides all would be NaN
+    out = function(q, k, v, mask | ~seen)  # no row hides all: versions differ
     return torch.where(seen, out, 0)
 
 
