@@ -83,8 +83,8 @@ words = np.array([[int(name == own) for name in features] for own in chosen])  #
 
 # %% [markdown] tags=["shared"]
 # A dictionary in Python returns the value of the one key that equals what you ask for.
-# Attention is a *soft* dictionary. It returns a mixture of all values, more of those
-# whose keys fit better: a mixture is *differentiable*, so gradient descent can learn
+# Attention is a soft dictionary: it returns a mixture of all values, more of those
+# whose keys fit better. A mixture is *differentiable*, so gradient descent can learn
 # where to look. A **query** says what a word looks for. Each word has
 # a **key** and a **value**. A **score function** $f$ compares the query with each key;
 # high scores become large weights, and the output is the weighted mean of *all* values.

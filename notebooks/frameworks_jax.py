@@ -370,9 +370,9 @@ say(
 # A model may have learned the training digits by heart; what counts is how it does on
 # new ones. The validation digits are for choices, here of the learning rate: ours, a
 # tenth of it, or ten times as much. With a low rate, ten epochs may not be enough; with
-# a high one, the steps jump over the minimum. (If 0.003 or 0.3 were best, we would try
-# rates beyond it.) Then come the test digits, once: on average, a model looks better on
-# the data that chose it than on new ones.
+# a high one, the steps jump over the minimum. (If the lowest or the highest were best,
+# we would try rates beyond it.) Then come the test digits, once: on average, a model
+# looks better on the data that chose it than on new ones.
 #
 # Some layers behave differently in training. *Dropout*, for example, then sets each
 # number to zero with probability $p$, and multiplies the others by $1/(1-p)$ to keep

@@ -54,6 +54,8 @@ if "google.colab" in sys.modules and not os.path.isfile("helpers/settings.py"):
     os.chdir(os.path.join(folder, "notebooks"))
     sys.path.insert(0, os.getcwd())
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,7 +111,7 @@ drawing("clocks")
 # From each position to the next, the hand of pair $j$ turns by the angle $\omega_j$.
 # The pair holds the sine and the cosine of where it stands. Pair 0 turns by one radian.
 # Each later pair is slower by the same factor, the last nearly $10000$ times as slow:
-# it does not come round even in a long text. With $m$ features,
+# it takes tens of thousands of positions to come round. With $m$ features,
 #
 # $$\begin{aligned}
 # PE_{pos,\,2j} &= \sin(\omega_j\, pos), \qquad \omega_j = 10000^{-2j/m} \\
@@ -117,8 +119,9 @@ drawing("clocks")
 # \end{aligned}$$
 
 # %% [markdown] tags=["jax"]
-# A large angle has few digits left in float32; so the table is computed in NumPy's
-# float64, once.
+# A large angle has few digits left in float32, so the table is computed in NumPy's
+# float64, once. (`rotary`, below, does with float32, up to ten thousand positions or
+# so.)
 
 
 # %% tags=["jax", "export"]
@@ -160,8 +163,8 @@ fig
 #
 # Why clocks? A plain number would grow with the text and drown the word. And a step of
 # $t$ positions turns hand $j$ by the angle $\omega_j t$, wherever it stands. Such a
-# turn is a matrix, so one linear layer can make of any code that of "three words to the
-# left".
+# turn is a matrix, so one fixed matrix turns the code of any position into the code
+# three words to its left.
 
 # %% tags=["shared", "check"]
 # Checked: a step of t positions turns hand j by omega_j t, wherever it stands
@@ -230,8 +233,8 @@ class LearnedPositions(nnx.Module):
 # $$(x + c_p)\,W_Q \cdot (y + c_r)\,W_K,$$
 #
 # a sum of four products. Word · word knows no position, word · code and code · word
-# know one. Only code · code knows both, but not as a distance: learned matrices stand
-# between.
+# know one. Only code · code knows both. But the learned matrices between the codes
+# spoil what depended on the distance alone.
 #
 # To make only the distance count, let the clocks *rotate* the words instead. **Rotary
 # positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) take the features of
@@ -241,9 +244,10 @@ class LearnedPositions(nnx.Module):
 #
 # $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
 #
-# because rotating two vectors by the same angle leaves their dot product as it is: turn
-# both back by $R_p$. So the score depends on the two words and on their distance $r -
-# p$, but not on where they are.
+# because rotating two vectors by the same angle leaves their dot product as it is.
+# (Here they are columns.) Turn both back by $R_p$, the query's angle: $q$ is as it was,
+# $k$ turned by the difference. So the score depends on the two words and on their
+# distance $r - p$, but not on where they are.
 
 
 # %% tags=["jax", "export"]
@@ -342,8 +346,8 @@ say(
 # %% [markdown] tags=["shared"]
 # **In your own code** take rotary positions where the distance counts, as in text and
 # in most signals; a learned table where the place itself does, as in pictures of one
-# size; and none for sets. For irregular times of measurement, put these times, in units
-# of a usual gap, in place of the `positions` in `rotary`.
+# size; and none for sets. For irregular times of measurement, make the `angle` in
+# `rotary` from these times, of shape `b 1 s 1`, in units of a usual gap.
 
 # %% [markdown] tags=["shared"]
 # ## Second half: the predictor gives each element an output
@@ -364,10 +368,12 @@ ids, is_real
 
 # %% [markdown] tags=["shared"]
 # Ids become vectors by a look-up: an **embedding** is a table with one row of $m$
-# learned numbers for each id.
+# learned numbers for each id. They start with a variance of 1, so that no code drowns
+# the word. (Vaswani et al. start with less, and multiply the rows by $\sqrt{m}$.)
 
 # %% tags=["jax"]
-embedding = nnx.Embed(len(vocabulary), 4, rngs=nnx.Rngs(0))  # m = 4
+normal = nnx.initializers.normal(1.0)  # Flax's default is smaller
+embedding = nnx.Embed(len(vocabulary), 4, embedding_init=normal, rngs=nnx.Rngs(0))
 rows = as_numpy(embedding(tensor(ids)))  # b s m
 rows[0].round(1)  # step, by, step
 
@@ -413,11 +419,12 @@ def pooled(x, real, pool):
 
 
 # %% [markdown] tags=["jax"]
-# Now the model. In `__call__`, `# 1` to `# 5` mark the stages. `**options` are the
-# encoder's: `n_blocks`, `n_heads` and `f`, and, if you like, `dropout`, `activation`
-# and `norm_first`.
+# Now the model. `Embedding` has the variance of above. In `__call__`, `# 1` to `# 5`
+# mark the stages. `**options` are the encoder's: `n_blocks`, `n_heads` and `f`, and, if
+# you like, `dropout`, `activation` and `norm_first`.
 
 # %% tags=["jax", "export"]
+Embedding = partial(nnx.Embed, embedding_init=nnx.initializers.normal(1.0))
 POSITIONS = {  # the codes that are added, and the attention of every block
     "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
     "learned": (LearnedPositions, MultiHeadAttention),
@@ -445,7 +452,7 @@ class Predictor(nnx.Module):
     ):
         added, attention = POSITIONS[positions]
         self.pool = pool
-        self.embed = (nnx.Embed if ids else dense)(n_inputs, m, rngs=rngs)
+        self.embed = (Embedding if ids else dense)(n_inputs, m, rngs=rngs)
         self.positions = added(m, max_length, rngs=rngs) if added else None
         self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)
         self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
@@ -560,8 +567,9 @@ say(
 # %% [markdown] tags=["shared"]
 # **In your own code** set `ids=True` if inputs are ids, with the size of the vocabulary
 # as `n_inputs`; for features, it is their number. Set `pool="mean"` for one answer to a
-# sequence. If sequences are padded, pass `real`, and leave the padding out of the loss:
-# there the outputs mean nothing. The book's first page has all of this in one file,
+# sequence. For more than 512 elements, give `max_length`, or take rotary positions. If
+# sequences are padded, pass `real`, and leave the padding out of the loss: there the
+# outputs mean nothing. The book's first page has all of this in one file,
 # `predictor_jax.py` or `predictor_torch.py`.
 
 # %% [markdown] tags=["shared"]

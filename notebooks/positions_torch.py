@@ -107,7 +107,7 @@ drawing("clocks")
 # From each position to the next, the hand of pair $j$ turns by the angle $\omega_j$.
 # The pair holds the sine and the cosine of where it stands. Pair 0 turns by one radian.
 # Each later pair is slower by the same factor, the last nearly $10000$ times as slow:
-# it does not come round even in a long text. With $m$ features,
+# it takes tens of thousands of positions to come round. With $m$ features,
 #
 # $$\begin{aligned}
 # PE_{pos,\,2j} &= \sin(\omega_j\, pos), \qquad \omega_j = 10000^{-2j/m} \\
@@ -115,8 +115,8 @@ drawing("clocks")
 # \end{aligned}$$
 
 # %% [markdown] tags=["torch"]
-# A large angle has few digits left in float32; so the table is computed in `float64`,
-# once.
+# A large angle has few digits left in float32, so the table is computed in `float64`,
+# once. (`rotary`, below, does with float32, up to ten thousand positions or so.)
 
 
 # %% tags=["torch", "export"]
@@ -158,8 +158,8 @@ fig
 #
 # Why clocks? A plain number would grow with the text and drown the word. And a step of
 # $t$ positions turns hand $j$ by the angle $\omega_j t$, wherever it stands. Such a
-# turn is a matrix, so one linear layer can make of any code that of "three words to the
-# left".
+# turn is a matrix, so one fixed matrix turns the code of any position into the code
+# three words to its left.
 
 # %% tags=["shared", "check"]
 # Checked: a step of t positions turns hand j by omega_j t, wherever it stands
@@ -229,8 +229,8 @@ class LearnedPositions(nn.Module):
 # $$(x + c_p)\,W_Q \cdot (y + c_r)\,W_K,$$
 #
 # a sum of four products. Word · word knows no position, word · code and code · word
-# know one. Only code · code knows both, but not as a distance: learned matrices stand
-# between.
+# know one. Only code · code knows both. But the learned matrices between the codes
+# spoil what depended on the distance alone.
 #
 # To make only the distance count, let the clocks *rotate* the words instead. **Rotary
 # positions** ([Su et al. 2021](https://arxiv.org/abs/2104.09864)) take the features of
@@ -240,9 +240,10 @@ class LearnedPositions(nn.Module):
 #
 # $$(R_p\, q) \cdot (R_r\, k) = q \cdot (R_{r-p}\, k),$$
 #
-# because rotating two vectors by the same angle leaves their dot product as it is: turn
-# both back by $R_p$. So the score depends on the two words and on their distance $r -
-# p$, but not on where they are.
+# because rotating two vectors by the same angle leaves their dot product as it is.
+# (Here they are columns.) Turn both back by $R_p$, the query's angle: $q$ is as it was,
+# $k$ turned by the difference. So the score depends on the two words and on their
+# distance $r - p$, but not on where they are.
 
 
 # %% tags=["torch", "export"]
@@ -342,8 +343,8 @@ say(
 # %% [markdown] tags=["shared"]
 # **In your own code** take rotary positions where the distance counts, as in text and
 # in most signals; a learned table where the place itself does, as in pictures of one
-# size; and none for sets. For irregular times of measurement, put these times, in units
-# of a usual gap, in place of the `positions` in `rotary`.
+# size; and none for sets. For irregular times of measurement, make the `angle` in
+# `rotary` from these times, of shape `b 1 s 1`, in units of a usual gap.
 
 # %% [markdown] tags=["shared"]
 # ## Second half: the predictor gives each element an output
@@ -364,7 +365,8 @@ ids, is_real
 
 # %% [markdown] tags=["shared"]
 # Ids become vectors by a look-up: an **embedding** is a table with one row of $m$
-# learned numbers for each id.
+# learned numbers for each id. They start with a variance of 1, so that no code drowns
+# the word. (Vaswani et al. start with less, and multiply the rows by $\sqrt{m}$.)
 
 # %% tags=["torch"]
 torch.manual_seed(0)
@@ -561,8 +563,9 @@ say(
 # %% [markdown] tags=["shared"]
 # **In your own code** set `ids=True` if inputs are ids, with the size of the vocabulary
 # as `n_inputs`; for features, it is their number. Set `pool="mean"` for one answer to a
-# sequence. If sequences are padded, pass `real`, and leave the padding out of the loss:
-# there the outputs mean nothing. The book's first page has all of this in one file,
+# sequence. For more than 512 elements, give `max_length`, or take rotary positions. If
+# sequences are padded, pass `real`, and leave the padding out of the loss: there the
+# outputs mean nothing. The book's first page has all of this in one file,
 # `predictor_jax.py` or `predictor_torch.py`.
 
 # %% [markdown] tags=["shared"]

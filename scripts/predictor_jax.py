@@ -474,6 +474,9 @@ def pooled(x, real, pool):
     return x[:, 0] if pool == "first" else x
 
 
+Embedding = partial(nnx.Embed, embedding_init=nnx.initializers.normal(1.0))
+
+
 POSITIONS = {  # the codes that are added, and the attention of every block
     "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
     "learned": (LearnedPositions, MultiHeadAttention),
@@ -500,7 +503,7 @@ class Predictor(nnx.Module):
     ):
         added, attention = POSITIONS[positions]
         self.pool = pool
-        self.embed = (nnx.Embed if ids else dense)(n_inputs, m, rngs=rngs)
+        self.embed = (Embedding if ids else dense)(n_inputs, m, rngs=rngs)
         self.positions = added(m, max_length, rngs=rngs) if added else None
         self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)
         self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)

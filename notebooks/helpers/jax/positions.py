@@ -1,5 +1,7 @@
 """Written by `make sync` from notebooks/positions_jax.py."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from helpers.jax.attention import MultiHeadAttention, dense
 from helpers.jax.encoder import Encoder, layer_norm
 
 __all__ = (
-    "LearnedPositions POSITIONS Predictor RotaryAttention "
+    "Embedding LearnedPositions POSITIONS Predictor RotaryAttention "
     "SinusoidalPositions pooled rotary sinusoidal_positions visible"
 ).split()
 
@@ -92,6 +94,7 @@ def pooled(x, real, pool):
     return x[:, 0] if pool == "first" else x
 
 
+Embedding = partial(nnx.Embed, embedding_init=nnx.initializers.normal(1.0))
 POSITIONS = {  # the codes that are added, and the attention of every block
     "sinusoidal": (SinusoidalPositions, MultiHeadAttention),
     "learned": (LearnedPositions, MultiHeadAttention),
@@ -118,7 +121,7 @@ class Predictor(nnx.Module):
     ):
         added, attention = POSITIONS[positions]
         self.pool = pool
-        self.embed = (nnx.Embed if ids else dense)(n_inputs, m, rngs=rngs)
+        self.embed = (Embedding if ids else dense)(n_inputs, m, rngs=rngs)
         self.positions = added(m, max_length, rngs=rngs) if added else None
         self.encoder = Encoder(m=m, attention=attention, rngs=rngs, **options)
         self.hidden, self.hidden_norm = dense(m, m, rngs=rngs), layer_norm(m, rngs=rngs)
