@@ -478,7 +478,7 @@ own_sizes["pool"] = "mean"  # one answer for a sequence
 
 # %% tags=["jax"]
 finder = Predictor(len(vocabulary), 32, n_labels, **own_sizes, rngs=nnx.Rngs(1))
-train(finder, label_loss, own_train, n_updates=400, peak=3e-3, batch_size=64)
+train(finder, label_loss, own_train, n_updates=800, peak=3e-3, batch_size=64)
 by_model = evaluate(finder, label_loss, own_test)["accuracy"]
 
 # %% [markdown] tags=["shared"]

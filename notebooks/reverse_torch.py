@@ -480,7 +480,7 @@ own_sizes["pool"] = "mean"  # one answer for a sequence
 # %% tags=["torch"]
 torch.manual_seed(1)
 finder = Predictor(len(vocabulary), 32, n_labels, **own_sizes).to(device)
-train(finder, label_loss, own_train, n_updates=400, peak=3e-3, batch_size=64)
+train(finder, label_loss, own_train, n_updates=800, peak=3e-3, batch_size=64)
 by_model = evaluate(finder, label_loss, own_test)["accuracy"]
 
 # %% [markdown] tags=["shared"]
