@@ -275,7 +275,6 @@ image = ax.imshow(mean_map, vmin=0, vmax=1, cmap="Blues")
 fig.colorbar(image, label="weight")
 ax.set(title="Row q looks at key 15 − q", xlabel="key k", ylabel="query q")
 ax.grid(False)
-fig
 
 # %% tags=["shared", "say"]
 on = mean_map[away == 0].sum() / length

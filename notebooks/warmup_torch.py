@@ -356,7 +356,7 @@ fig
 say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up, in the stuck "
-    f"network by **{lost[-1]:.1g}**. So every position gets the same prediction."
+    f"network by **{lost[-1]:.1g}**. So every position gets nearly the same prediction."
 )
 
 # %% tags=["shared", "check"]
