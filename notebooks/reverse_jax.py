@@ -274,7 +274,6 @@ image = ax.imshow(mean_map, vmin=0, vmax=1, cmap="Blues")
 fig.colorbar(image, label="weight")
 ax.set(title="Row q looks at key 15 − q", xlabel="key k", ylabel="query q")
 ax.grid(False)
-fig
 
 # %% tags=["shared", "say"]
 on = mean_map[away == 0].sum() / length
@@ -478,7 +477,7 @@ own_sizes["pool"] = "mean"  # one answer for a sequence
 
 # %% tags=["jax"]
 finder = Predictor(len(vocabulary), 32, n_labels, **own_sizes, rngs=nnx.Rngs(1))
-train(finder, label_loss, own_train, n_updates=400, peak=3e-3, batch_size=64)
+train(finder, label_loss, own_train, n_updates=800, peak=3e-3, batch_size=64)
 by_model = evaluate(finder, label_loss, own_test)["accuracy"]
 
 # %% [markdown] tags=["shared"]

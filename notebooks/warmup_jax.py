@@ -344,7 +344,7 @@ fig
 say(
     f"After the last block, the outputs differ by {start[-1]:.2f} of their size before "
     f"training, and by {kept[-1]:.2f} after training with warm-up, in the stuck "
-    f"network by **{lost[-1]:.1g}**. So every position gets the same prediction."
+    f"network by **{lost[-1]:.1g}**. So every position gets nearly the same prediction."
 )
 
 # %% tags=["shared", "check"]
@@ -596,7 +596,7 @@ assert (np.diff(mean[:10]) < 0).all() and mean[49:].max() < 0.2
 # %% [markdown] tags=["shared"]
 # **RAdam**, the optimiser of Liu et al., leaves out the division at first, and then has
 # a warm-up of its own. It changes both the spread and the size of the first steps. Our
-# table of suspects separates them: with filled averages the spread is small from the
+# test of suspects separates them: with filled averages the spread is small from the
 # first step on, and the network still guesses. So **the spread alone does not explain
 # this failure**.
 
