@@ -62,7 +62,6 @@ import numpy as np
 from flax import nnx
 
 from helpers import as_numpy, check, reference, to_arrays
-from helpers.data import checks
 from helpers.jax import tensor
 from helpers.show import drawing, plots, say, viewer
 
@@ -698,6 +697,16 @@ np.testing.assert_allclose(
 
 
 # %% tags=["jax", "export"]
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: else, who would see whom?"""
+    n, n_keys = q.shape[-2], k.shape[-2]
+    if n != n_keys:
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
+# %% tags=["jax", "export"]
 def full_mask(mask, q, k, is_causal):
     """The mask to use, or None: the given one and, if asked for, the causal one."""
     if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
@@ -705,7 +714,7 @@ def full_mask(mask, q, k, is_causal):
         raise ValueError(f"expected a boolean mask of {what}")
     if not is_causal:
         return mask
-    n = checks.check_causal(q, k)  # as many keys as queries
+    n = check_causal(q, k)  # as many keys as queries
     past = jnp.tri(n, dtype=bool)  # q k: the lower triangle
     return past if mask is None else past & mask
 

@@ -61,7 +61,6 @@ import torch
 from torch import nn
 
 from helpers import as_numpy, check, reference, to_arrays
-from helpers.data import checks
 from helpers.show import drawing, plots, say, viewer
 from helpers.torch import device, tensor
 
@@ -695,6 +694,16 @@ np.testing.assert_allclose(
 
 
 # %% tags=["torch", "export"]
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: else, who would see whom?"""
+    n, n_keys = q.shape[-2], k.shape[-2]
+    if n != n_keys:
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
+# %% tags=["torch", "export"]
 def full_mask(mask, q, k, is_causal):
     """The mask to use, or None: the given one and, if asked for, the causal one."""
     mask = None if mask is None else torch.as_tensor(mask, device=q.device)
@@ -703,7 +712,7 @@ def full_mask(mask, q, k, is_causal):
         raise ValueError(f"expected a boolean mask of {what}")
     if not is_causal:
         return mask
-    n = checks.check_causal(q, k)  # as many keys as queries
+    n = check_causal(q, k)  # as many keys as queries
     past = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()  # q k
     return past if mask is None else past & mask
 

@@ -62,7 +62,6 @@ import numpy as np
 from flax import nnx
 
 from helpers import Settings, as_numpy, check, to_arrays
-from helpers.data import checks
 from helpers.jax import MultiHeadAttention, cross_entropy, dense, fit, tensor
 from helpers.jax.encoder import Encoder, attention_maps, layer_norm
 from helpers.show import drawing, plots, say, table
@@ -199,6 +198,13 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 
 
 # %% tags=["jax", "export"]
+def check_length(x, table):
+    """Raise an error if a sequence ``b s m`` is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 class SinusoidalPositions(nnx.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -207,7 +213,7 @@ class SinusoidalPositions(nnx.Module):
         self.table = nnx.Variable(jnp.asarray(table, dtype=jnp.float32))
 
     def __call__(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 
@@ -220,7 +226,7 @@ class LearnedPositions(nnx.Module):
         self.table = nnx.Param(0.02 * table)  # small, as in BERT
 
     def __call__(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 

@@ -59,7 +59,6 @@ import torch
 from torch import nn
 
 from helpers import Settings, as_numpy, check, to_arrays
-from helpers.data import checks
 from helpers.show import drawing, plots, say, table
 from helpers.torch import MultiHeadAttention, cross_entropy, dense, device, fit, tensor
 from helpers.torch.encoder import Encoder, attention_maps
@@ -193,6 +192,13 @@ assert (np.diff(products[0, 5:]) > 0).any()  # not monotonic
 
 
 # %% tags=["torch", "export"]
+def check_length(x, table):
+    """Raise an error if a sequence ``b s m`` is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 class SinusoidalPositions(nn.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -202,7 +208,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 
@@ -216,7 +222,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(0.02 * table)  # small, as in BERT
 
     def forward(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 

@@ -58,7 +58,7 @@ from flax import nnx
 from helpers import Settings, as_numpy, check, count_parameters, to_arrays, weights
 from helpers.data import byte_pairs, checkpoints, checks, sequences, text
 from helpers.jax import evaluate, fit, merge_heads, next_token, split_heads, tensor
-from helpers.jax.attention import UNIFORM, attention
+from helpers.jax.attention import UNIFORM, attention, check_causal
 from helpers.jax.decoder import advance, check_tokens, generate, new_cache
 from helpers.show import drawing, plots, recorded, say, table, viewer
 
@@ -305,7 +305,7 @@ def fused(q, k, v, mask=None):
     """
     checks.part_size(q.shape[1], k.shape[1])  # JAX's function takes the fewer heads
     if mask is None:
-        checks.check_causal(q, k)
+        check_causal(q, k)
     # cuDNN's kernel wants half precision, even lengths and a recent GPU of NVIDIA
     half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
     even = q.shape[2] % 2 == k.shape[2] % 2 == 0

@@ -57,7 +57,7 @@ from helpers import Settings, as_numpy, check, count_parameters, to_arrays
 from helpers.data import byte_pairs, checkpoints, checks, sequences, text
 from helpers.show import drawing, plots, recorded, say, table, viewer
 from helpers.torch import evaluate, fit, next_token, tensor
-from helpers.torch.attention import attention, merge_heads, split_heads
+from helpers.torch.attention import attention, check_causal, merge_heads, split_heads
 from helpers.torch.decoder import advance, check_tokens, generate, new_cache
 from helpers.torch.frameworks import device
 
@@ -304,7 +304,7 @@ def fused(q, k, v, mask=None):
     """
     n = checks.part_size(q.shape[1], k.shape[1])  # query heads in a group
     if mask is None:
-        checks.check_causal(q, k)
+        check_causal(q, k)
     attend = nn.functional.scaled_dot_product_attention
     return attend(q, k, v, mask, is_causal=mask is None, enable_gqa=n > 1)
 

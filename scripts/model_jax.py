@@ -61,21 +61,6 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
-def check_causal(q, k):
-    """The number of queries, which is that of the keys: else, who would see whom?"""
-    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    return n
-
-
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
 # ---- notebooks/frameworks_jax.ipynb ----
 
 
@@ -112,6 +97,15 @@ def merge_heads(values):
 def split_heads(x, d):
     """Heads of ``d`` features each: ``b s hd -> b h s d``."""
     return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
+
+
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: else, who would see whom?"""
+    n, n_keys = q.shape[-2], k.shape[-2]
+    if n != n_keys:
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
 
 
 def full_mask(mask, q, k, is_causal):
@@ -270,6 +264,13 @@ def sinusoidal_positions(length, m):
     angle = np.arange(length)[:, None] * omega  # s m/2
     pairs = np.stack([np.sin(angle), np.cos(angle)], axis=-1)  # s m/2 2
     return pairs.reshape(length, -1)[:, :m]  # s m; an odd m ends on a sine
+
+
+def check_length(x, table):
+    """Raise an error if a sequence ``b s m`` is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
 
 
 class SinusoidalPositions(nnx.Module):

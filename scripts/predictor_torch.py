@@ -84,21 +84,6 @@ def as_columns(rows):
     return {name: np.array([float(row[name]) for row in rows]) for name in names}
 
 
-def check_causal(q, k):
-    """The number of queries, which is that of the keys: else, who would see whom?"""
-    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    return n
-
-
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
 def shuffled(settings):
     """Batches of an epoch: a function from the epoch to an int32 array ``n b``.
 
@@ -230,6 +215,15 @@ def merge_heads(values):
 def split_heads(x, d):
     """Heads of ``d`` features each: ``b s hd -> b h s d``."""
     return x.unflatten(-1, (-1, d)).transpose(1, 2)
+
+
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: else, who would see whom?"""
+    n, n_keys = q.shape[-2], k.shape[-2]
+    if n != n_keys:
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
 
 
 def full_mask(mask, q, k, is_causal):
@@ -391,6 +385,13 @@ def sinusoidal_positions(length, m):
     angle = torch.arange(length)[:, None] * omega  # s m/2
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)  # s m/2 2
     return pairs.flatten(1)[:, :m]  # s m; an odd m ends on a sine
+
+
+def check_length(x, table):
+    """Raise an error if a sequence ``b s m`` is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
 
 
 class SinusoidalPositions(nn.Module):

@@ -82,21 +82,6 @@ def check_room(cache, n):
         raise ValueError(f"expected a cache of {start + n} columns, got {length}")
 
 
-def check_causal(q, k):
-    """The number of queries, which is that of the keys: else, who would see whom?"""
-    if (n := q.shape[-2]) != (n_keys := k.shape[-2]):
-        what = "as many queries as keys under a causal mask"
-        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
-    return n
-
-
-def check_length(x, table):
-    """Raise an error if a sequence is longer than the table of positions."""
-    s, longest = x.shape[1], table.shape[0]
-    if s > longest:
-        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
-
-
 def part_size(m, n_parts):
     """Size of each of ``n_parts`` equal parts of ``m`` features or heads."""
     if n_parts < 1 or m % n_parts:

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from helpers.data import checks
-
 __all__ = (
-    "CrossAttention MultiHeadAttention UNIFORM attend attention dense "
-    "full_mask fused_attention masked_softmax merge_heads split_heads"
+    "CrossAttention MultiHeadAttention UNIFORM attend attention "
+    "check_causal dense full_mask fused_attention masked_softmax "
+    "merge_heads split_heads"
 ).split()
 
 
@@ -42,6 +41,15 @@ def split_heads(x, d):
     return x.reshape(*x.shape[:2], -1, d).swapaxes(1, 2)
 
 
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: else, who would see whom?"""
+    n, n_keys = q.shape[-2], k.shape[-2]
+    if n != n_keys:
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
 def full_mask(mask, q, k, is_causal):
     """The mask to use, or None: the given one and, if asked for, the causal one."""
     if mask is not None and (mask.dtype != bool or mask.ndim not in (2, q.ndim)):
@@ -49,7 +57,7 @@ def full_mask(mask, q, k, is_causal):
         raise ValueError(f"expected a boolean mask of {what}")
     if not is_causal:
         return mask
-    n = checks.check_causal(q, k)  # as many keys as queries
+    n = check_causal(q, k)  # as many keys as queries
     past = jnp.tri(n, dtype=bool)  # q k: the lower triangle
     return past if mask is None else past & mask
 

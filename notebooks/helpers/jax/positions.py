@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from helpers.data import checks
 from helpers.jax.attention import MultiHeadAttention, dense
 from helpers.jax.encoder import Encoder, layer_norm
 
 __all__ = (
     "Embedding LearnedPositions POSITIONS Predictor RotaryAttention "
-    "SinusoidalPositions pooled rotary sinusoidal_positions visible"
+    "SinusoidalPositions check_length pooled rotary sinusoidal_positions "
+    "visible"
 ).split()
 
 
@@ -28,6 +28,13 @@ def sinusoidal_positions(length, m):
     return pairs.reshape(length, -1)[:, :m]  # s m; an odd m ends on a sine
 
 
+def check_length(x, table):
+    """Raise an error if a sequence ``b s m`` is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 class SinusoidalPositions(nnx.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -36,7 +43,7 @@ class SinusoidalPositions(nnx.Module):
         self.table = nnx.Variable(jnp.asarray(table, dtype=jnp.float32))
 
     def __call__(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 
@@ -48,7 +55,7 @@ class LearnedPositions(nnx.Module):
         self.table = nnx.Param(0.02 * table)  # small, as in BERT
 
     def __call__(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].astype(x.dtype)
 
 

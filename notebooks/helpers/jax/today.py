@@ -6,7 +6,7 @@ from flax import nnx
 
 from helpers import weights
 from helpers.data import checkpoints, checks
-from helpers.jax.attention import UNIFORM, merge_heads, split_heads
+from helpers.jax.attention import UNIFORM, check_causal, merge_heads, split_heads
 from helpers.jax.decoder import advance, check_tokens, new_cache
 
 __all__ = (
@@ -75,7 +75,7 @@ def fused(q, k, v, mask=None):
     """
     checks.part_size(q.shape[1], k.shape[1])  # JAX's function takes the fewer heads
     if mask is None:
-        checks.check_causal(q, k)
+        check_causal(q, k)
     # cuDNN's kernel wants half precision, even lengths and a recent GPU of NVIDIA
     half = q.dtype in (jnp.bfloat16, jnp.float16) and q.shape[3] in range(8, 129, 8)
     even = q.shape[2] % 2 == k.shape[2] % 2 == 0

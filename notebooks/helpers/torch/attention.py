@@ -5,11 +5,10 @@ import math
 import torch
 from torch import nn
 
-from helpers.data import checks
-
 __all__ = (
-    "CrossAttention MultiHeadAttention attend attention dense full_mask "
-    "fused_attention masked_softmax merge_heads split_heads"
+    "CrossAttention MultiHeadAttention attend attention check_causal "
+    "dense full_mask fused_attention masked_softmax merge_heads "
+    "split_heads"
 ).split()
 
 
@@ -39,6 +38,15 @@ def split_heads(x, d):
     return x.unflatten(-1, (-1, d)).transpose(1, 2)
 
 
+def check_causal(q, k):
+    """The number of queries, which is that of the keys: else, who would see whom?"""
+    n, n_keys = q.shape[-2], k.shape[-2]
+    if n != n_keys:
+        what = "as many queries as keys under a causal mask"
+        raise ValueError(f"expected {what}, got {n} and {n_keys}; give a mask instead")
+    return n
+
+
 def full_mask(mask, q, k, is_causal):
     """The mask to use, or None: the given one and, if asked for, the causal one."""
     mask = None if mask is None else torch.as_tensor(mask, device=q.device)
@@ -47,7 +55,7 @@ def full_mask(mask, q, k, is_causal):
         raise ValueError(f"expected a boolean mask of {what}")
     if not is_causal:
         return mask
-    n = checks.check_causal(q, k)  # as many keys as queries
+    n = check_causal(q, k)  # as many keys as queries
     past = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()  # q k
     return past if mask is None else past & mask
 

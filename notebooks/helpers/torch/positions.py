@@ -3,13 +3,13 @@
 import torch
 from torch import nn
 
-from helpers.data import checks
 from helpers.torch.attention import MultiHeadAttention, dense
 from helpers.torch.encoder import Encoder
 
 __all__ = (
     "LearnedPositions POSITIONS Predictor RotaryAttention "
-    "SinusoidalPositions pooled rotary sinusoidal_positions visible"
+    "SinusoidalPositions check_length pooled rotary sinusoidal_positions "
+    "visible"
 ).split()
 
 
@@ -24,6 +24,13 @@ def sinusoidal_positions(length, m):
     return pairs.flatten(1)[:, :m]  # s m; an odd m ends on a sine
 
 
+def check_length(x, table):
+    """Raise an error if a sequence ``b s m`` is longer than the table of positions."""
+    s, longest = x.shape[1], table.shape[0]
+    if s > longest:
+        raise ValueError(f"{s} positions, but the table has max_length = {longest}")
+
+
 class SinusoidalPositions(nn.Module):
     """Adds a sine and cosine code to ``max_length`` positions: ``b s m -> b s m``."""
 
@@ -33,7 +40,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 
@@ -46,7 +53,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(0.02 * table)  # small, as in BERT
 
     def forward(self, x):
-        checks.check_length(x, self.table)
+        check_length(x, self.table)
         return x + self.table[: x.shape[1]].to(x.dtype)
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from helpers.data import checkpoints, checks
-from helpers.torch.attention import merge_heads, split_heads
+from helpers.torch.attention import check_causal, merge_heads, split_heads
 from helpers.torch.decoder import advance, check_tokens, new_cache
 from helpers.torch.frameworks import device
 
@@ -78,7 +78,7 @@ def fused(q, k, v, mask=None):
     """
     n = checks.part_size(q.shape[1], k.shape[1])  # query heads in a group
     if mask is None:
-        checks.check_causal(q, k)
+        check_causal(q, k)
     attend = nn.functional.scaled_dot_product_attention
     return attend(q, k, v, mask, is_causal=mask is None, enable_gqa=n > 1)
 
