@@ -136,7 +136,7 @@ drawing("training-loop")
 # The loss is `cross_entropy` of the first chapter. From a model, inputs and labels
 # `b s` it returns the mean loss over all positions, and a dictionary of **metrics**,
 # here `{"accuracy": …}`, how often the right symbol has the largest **logit**. Any
-# function of this form will do: it is what you change for another task.
+# function that returns both will do: it is what you change for another task.
 
 # %% [markdown] tags=["jax"]
 # The optimiser of most projects is **AdamW**
@@ -175,8 +175,9 @@ def train(model, loss_fn, arrays, n_updates, *, peak=1e-3, batch_size=128):
         rows = draw.integers(len(arrays[0]), size=batch_size)
         batch = [tensor(x[rows]) for x in arrays]
         loss, metrics = train_step(model, optimizer, loss_fn, batch)
-        if n % (n_updates // 5) == 0:
-            print(f"update {n}: loss {loss:.3f}, accuracy {metrics['accuracy']:.1%}")
+        if n % max(1, n_updates // 5) == 0:
+            found = "".join(f", {name} {x:.3f}" for name, x in metrics.items())
+            print(f"update {n}: loss {loss:.3f}{found}")
     model.eval()  # dropout off
 
 
@@ -189,9 +190,9 @@ train(pupil, cross_entropy, data["train"], n_updates=400, peak=3e-3)
 
 # %% [markdown] tags=["shared"]
 # In such a run the loss stays near guessing, $\ln 10$, at first; then it falls. A bug
-# looks like the beginning. To tell them apart, let a new model learn one small batch by
-# heart: `[x[:8] for x in data["train"]]` in place of the data. If it still guesses,
-# look for a bug; else wait.
+# looks like the beginning. To tell, let a new model learn one small batch by heart:
+# `[x[:8] for x in data["train"]]` in place of the data. If it still guesses, the bug is
+# in model, loss or loop. If it learns, look at some inputs and labels; then wait.
 
 # %% [markdown] tags=["shared"]
 # ## The model learns to reverse without a mistake
@@ -313,7 +314,7 @@ assert before.max() < 0.15 and after.max(axis=-1).mean() > 0.5
 # key with the largest weight of a row its *top key*. A map passes if
 #
 # 1. the model fails without its top keys ([Serrano and Smith
-#    2019](https://arxiv.org/abs/1906.03731)), but not without others;
+#    2019](https://arxiv.org/abs/1906.03731)), but works when other keys are hidden;
 # 2. a model from another seed has the same top keys.
 #
 # To **silence** a key is to hide it from a query by the mask, so that the softmax
@@ -376,8 +377,8 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# So large weights may be of no use, and only a test tells. (Silenced rows are new to a
-# model: this shows what it needs, not what it could learn to do without.)
+# So large weights may be of no use, and only a test tells. (This shows
+# what the model needs, not what it could do without.)
 
 # %% tags=["shared", "check"]
 # Checked: the map explains the reversing model and not the copying one
@@ -433,7 +434,7 @@ def draw_strands(n, draw):
 
 draw = np.random.default_rng(0)
 sequences, labels = draw_strands(7400, draw)  # yours, in random order; labels from 0
-n_train, n_labels = 6400, 2  # yours; what is not for training is for the test
+n_train, n_labels = 6400, 2  # yours: rows for training (else: test), how many labels
 
 # %% [markdown] tags=["shared"]
 # A **vocabulary** lists the symbols that occur, and `?` for all others; shorter
@@ -441,7 +442,8 @@ n_train, n_labels = 6400, 2  # yours; what is not for training is for the test
 
 
 # %% tags=["shared"]
-vocabulary = ["?", *sorted(set().union(*sequences))]  # words, if they are lists
+known = set().union(*sequences[:n_train])  # symbols, or words if they are lists
+vocabulary = ["?", *sorted(known)]
 number = {symbol: i for i, symbol in enumerate(vocabulary)}
 
 
@@ -509,10 +511,10 @@ np.testing.assert_array_equal(as_numpy(found), [1, 0])
 
 # %% [markdown] tags=["jax"]
 # To take it along, put [one file](../book/index.md#one-file-to-take-along) beside your
-# notebook. `from predictor_jax import Predictor, evaluate, tensor` replaces the
-# helpers; copy `train_step`, `train` and this section. To keep the best epoch, too,
-# call `fit(finder, label_loss, own_train, Settings(…), validation=…)`. [Your own
-# data](data_jax.ipynb) adds files and a loader, [When training
+# notebook. `from predictor_jax import Predictor, Settings, evaluate, fit, tensor`
+# replaces the helpers; copy `train_step`, `train` and this section. To keep the best
+# epoch, too, call `fit(finder, label_loss, own_train, Settings(…), validation=…)`.
+# [Your own data](data_jax.ipynb) adds files and a loader, [When training
 # fails](debugging_jax.ipynb) accumulated gradients and half precision.
 
 # %% [markdown] tags=["shared"]
@@ -1112,8 +1114,8 @@ assert check("reverse.training_step", my_training_step)
 # </details>
 # <details><summary>Let it learn one small batch by heart.</summary>
 #
-# **Right.** A bug and a plateau look alike. If it stays at guessing even there, look
-# for a bug; else wait.
+# **Right.** If it stays at guessing even there, the bug is in model, loss or loop. Else
+# compare inputs and labels; then wait.
 #
 # </details>
 #
