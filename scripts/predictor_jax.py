@@ -656,12 +656,13 @@ def numbered(rows, numbers, other=0):
     return ids, real
 
 
-def to_keep(targets, rows, kind):
+def to_keep(targets, rows, kind, n_train):
     """What a model needs beside its weights: its kind, symbols, labels and scale."""
-    symbols, labels = [sorted({x for row in y for x in row}) for y in (rows, targets)]
+    known = rows[:n_train], targets  # which labels there are is part of the question
+    symbols, labels = [sorted({x for row in y for x in row}) for y in known]
     kept = {"kind": kind, "symbols": {x: n for n, x in enumerate(symbols, 1)}}
     if kind == "number":
-        y = np.array(targets, float)
+        y = np.array(targets[:n_train], float)
         return kept | {"mean": y.mean().item(), "deviation": y.std().item()}
     return kept | {"labels": {x: n for n, x in enumerate(labels)}}
 
@@ -735,12 +736,14 @@ def predict(model, kept, rows):
 
 def learn(path, kind, *, batch_size, epochs, learning_rate):
     """Train on a file: the model, what to keep with it, its scores in validation."""
-    targets, rows = read_rows(path, kind)
-    kept, n_train = to_keep(targets, rows, kind), len(rows) - max(1, len(rows) // 10)
-    order = np.random.default_rng(0).permutation(len(rows))
+    lines = [*zip(*read_rows(path, kind), strict=True)]
+    n_train = len(lines) - max(1, len(lines) // 10)
+    order = np.random.default_rng(0).permutation(len(lines))
+    targets, rows = zip(*(lines[i] for i in order), strict=True)
+    kept = to_keep(targets, rows, kind, n_train)
+    parts = slice(n_train), slice(n_train, None)
     batch = as_batch(targets, rows, kept)
-    train = [x[order[:n_train]] for x in batch]
-    validation = [x[order[n_train:]] for x in batch]
+    train, validation = [[x[part] for x in batch] for part in parts]
     sizes = {"n_train": n_train, "batch_size": batch_size, "epochs": epochs}
     warmup = max(1, epochs * (n_train // batch_size) // 20)
     options = {"learning_rate": learning_rate, "warmup": warmup, "weight_decay": 0.1}
