@@ -239,7 +239,7 @@ lines = {
     "measured": (short, measured / 1e6),
 }
 panels = {"million operations per token": lines}
-fig = plots.curves(panels, x="length n", marks="o", size=(5.6, 2.8))
+fig = plots.curves(panels, x="length n", marks="o", size=(4.9, 2.8))
 fig.axes[0].set_ylim(bottom=0)
 for points in (fig.axes[0].lines[2], fig.legends[0].legend_handles[2]):
     points.set_linestyle("none")  # the formula's line shows between them
@@ -317,8 +317,8 @@ print(f"{1e3 * took:.0f} ms for an update, {minutes:.1f} minutes for 10,000 of t
 # %% [markdown] tags=["shared"]
 # For a model that you have not built, or a machine that you do not have, count the
 # operations, and divide by a speed. A machine's **limit** is the rate of a large
-# product of matrices (why large, says an extra). A data sheet gives it for each
-# format of numbers, at the highest clock rate. We measure it:
+# product of matrices (an extra says why it must be large). A data sheet gives it for
+# each format of numbers, at the highest clock rate. We measure it:
 
 # %% tags=["jax"]
 width = 8192
@@ -344,8 +344,8 @@ print(f"utilisation: {utilisation:.0%}")
 # computation, the loss is lowest with about 20 per parameter ([Hoffmann et al.
 # 2022](https://arxiv.org/abs/2203.15556)). The speed of a large GPU is from [Narayanan
 # et al. 2021](https://arxiv.org/abs/2104.04473): $502\cdot10^{15}$ operations a second
-# on 3,072 A100s, in half precision (16 bits). A quarter of these repeat the forward
-# pass to save memory (*recomputing*, below).
+# on 3,072 A100s, in half precision (16 bits). But this counts a second forward pass
+# (*recomputing*, below), a quarter; three quarters are useful.
 
 # %% tags=["shared"]
 sheet = 312e12  # an A100's limit: https://www.nvidia.com/en-us/data-center/a100/
@@ -360,13 +360,13 @@ def hours(tokens, speed):
 
 tokens = 20 * gpt2
 print(f"{tokens / 1e9:.1f} billion tokens with GPT-2 small take")
-print(f"{hours(tokens, here) / 24:,.0f} days on this machine,")
+print(f"{hours(tokens, here) / 24 / 365:,.1f} years on this machine,")
 print(
     f"{hours(tokens, a100):.1f} hours on one A100, at {a100 / sheet:.0%} of its limit"
 )
 
 # %% [markdown] tags=["shared"]
-# A night, or a year? There is the answer, before the first update. Is it any good?
+# A night, or a year? The last two lines say it, before any update. Are they right?
 # [Karpathy 2024](https://github.com/karpathy/llm.c/discussions/481) trained GPT-2 small
 # on 10 billion tokens. That took eight A100s 90 minutes.
 
@@ -379,9 +379,9 @@ print(f"utilisation, estimated: {a100 / sheet:.0%}; published: {reached:.0%}")
 
 # %% [markdown] tags=["shared"]
 # This is good enough for a plan. It is off because the huge training uses its GPUs less
-# well than this one. But small models leave a large GPU nearly idle. We have recorded
-# eight trainings of this book on an NVIDIA H200, and as its limit the rate of a product
-# of matrices `2048 2048`:
+# well than this one. But small models leave a large GPU nearly idle. We recorded
+# eight trainings of this book on an NVIDIA H200. As its limit we take the measured rate
+# of a product of two matrices `2048 2048`:
 
 # %% tags=["shared", "say"]
 parts = recorded("h200-2026-11-27")[-1]["parts"]
@@ -450,14 +450,23 @@ def total_bytes(arrays):
     return sum(4 * np.prod(a.shape, dtype=int) for a in arrays)
 
 
-kept, maps = {}, {}  # bytes of all activations, and of the attention maps
-for n in short.tolist():
-    arrays = activations(model, loss_with_maps, *batch(4, n))
-    kept[n] = total_bytes(arrays)
-    maps[n] = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
-numbers = 4 * 4 * 256 * sizes["n_blocks"]  # bytes, for b = 4 and n = 256
-vectors = (kept[256] - maps[256]) / (numbers * sizes["m"])
-copies = maps[256] / (numbers * sizes["n_heads"] * 256)
+def block_counts(model, loss, data, m, n_blocks, n_heads):
+    """Bytes of activations and of their maps; ``vectors`` and ``copies`` of a block."""
+    arrays, (b, n) = activations(model, loss, *data), data[0].shape[:2]
+    every = total_bytes(arrays)
+    own = total_bytes(a for a in arrays if a.shape[-2:] == (n, n))
+    unit = 4 * b * n * n_blocks  # bytes
+    return every, own, (every - own) / (unit * m), own / (unit * n_heads * n)
+
+
+# %% tags=["shared"]
+counts = {
+    n: block_counts(model, loss_with_maps, batch(4, n), m=128, n_blocks=4, n_heads=4)
+    for n in short.tolist()
+}
+kept = {n: every for n, (every, *_) in counts.items()}  # bytes of all activations
+maps = {n: own for n, (_, own, *_) in counts.items()}  # and of the attention maps
+vectors, copies = counts[256][2:]
 print(f"Every block keeps {vectors:.0f} × b n m and {copies:.0f} × b h n n.")
 print(f"At n = 256 they keep {kept[256] / 2**20:.0f} MiB in all,", end=" ")
 print(f"{maps[256] / 2**20:.0f} of them attention maps.")
@@ -523,8 +532,8 @@ say(
 # a whole row of weights.
 #
 # Other remedies are a change of the model or of the batch. What does each leave of our
-# model's activations, and of its operations, at 1,024 tokens? Activations are counted
-# where the model can be changed, the rest is calculated:
+# model's activations (*memory*), and of its operations, at 1,024 tokens? Activations
+# are counted where the model can be changed, the rest is calculated:
 
 
 # %% tags=["shared"]
@@ -539,28 +548,30 @@ starts = 4 * 4 * 1024 * sizes["m"] * sizes["n_blocks"] / kept[1024]  # blocks' i
 paired = pairs[-1] / formula[-1]  # share of the operations
 
 # %% tags=["shared"]
-smaller = (1 - paired) / 4 + paired / 2
+again = paired / 6  # the scores once more: 2 n m of the pairs' 12 n m
+one_block = 1 / 4  # kept while it is computed again: one of four
+smaller = (1 - paired) / 4 + paired / 2  # 6N falls with m f, the pairs with m
 few = 1 - 16 / 1024  # what windows of 16 leave out
 remedies = {  # activations and operations that are left, and the price
+    "fused kernel, or chunks": (1 - of_maps, 1 + again, "scores computed twice"),
     "two half batches": (left(b=2), 1, "speed, if halves are small"),
-    "fused kernel, or chunks": (1 - of_maps, 1 + paired / 6, "scores computed twice"),
-    "recompute each block": (starts + 1 / 4, 4 / 3, "a second forward pass"),
+    "recompute each block": (starts + one_block, 4 / 3, "a second forward pass"),
     "half the heads": (left(n_heads=2), 1, "fewer patterns at a time"),
     "half the length": (left(n=512), 1 - paired / 2, "half the context"),
-    "16 neighbours": (1 - of_maps * few, 1 - paired * few, "blocks, for far ones"),
+    "16 neighbours": (1 - of_maps * few, 1 - paired * few, "blocks, to see far"),
     "half of m and f": (left(m=64, f=256), smaller, "often quality"),
 }
 
 # %% tags=["shared", "say"]
-head = ["remedy", "activations", "operations", "price"]
+head = ["remedy", "memory", "operations", "price"]
 rows = [[name, f"{a:.2f}", f"{o:.2f}", how] for name, (a, o, how) in remedies.items()]
 say(table(head, *rows))
 
 # %% [markdown] tags=["shared"]
-# Begin with those that keep the result: half batches, whose gradients are averaged
-# (*gradient accumulation*), a fused kernel, recomputing, which does for blocks what
-# chunks do for queries ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)). The
-# others change the model.
+# Begin with those that keep the result, in this order: a fused kernel or chunks; half
+# batches, whose gradients are averaged (*gradient accumulation*); recomputing, which
+# does for blocks what chunks do for queries ([Chen et al.
+# 2016](https://arxiv.org/abs/1604.06174)). The others change the model.
 #
 # Two remedies for time leave the operations, and raise the speed: a **larger batch**,
 # for more activations, and **half precision** ([Micikevicius et al.
@@ -573,13 +584,15 @@ say(table(head, *rows))
 # `implementation="cudnn"`, in half precision. `nnx.remat(lambda block, x:
 # block(x))(block, x)` recomputes a block. `nnx.Linear(..., dtype=jnp.bfloat16)`
 # computes in half precision and keeps its parameters in float32. Operations and
-# intermediate bytes of a compiled update:
+# intermediate bytes of a compiled update, beside our count of activations:
 
 # %% tags=["jax"]
 compiled = step.lower(params, optimizer.init(params), *data).compile()
 flops = compiled.cost_analysis()["flops"]
 between = compiled.memory_analysis().temp_size_in_bytes  # intermediate results
-print(f"{flops:,.0f} operations, {between / 2**20:.0f} MiB")
+counted = total_bytes(activations(model, loss_with_maps, *data))
+print(f"{flops:,.0f} operations", end=", ")
+print(f"{between / 2**20:.0f} MiB (counted: {counted / 2**20:.0f})")
 
 # %% [markdown] tags=["shared"]
 # ## A forecast of your own training
@@ -590,14 +603,13 @@ print(f"{flops:,.0f} operations, {between / 2**20:.0f} MiB")
 
 
 # %% tags=["shared"]
-def forecast(
-    m, n_blocks, n_heads, vocabulary, n, b, tokens, speed, vectors=16, copies=0
-):
+def forecast(m, n_blocks, n_heads, vocabulary, n, b, tokens, speed, vectors, copies):
     """Hours, and GiB, of a training with Adam in float32, for ``f = 4m``.
 
     ``b`` sequences of length ``n`` are a batch; ``tokens`` are seen in all, those of
     the training set times the epochs; ``speed``: useful operations a second. A block
-    keeps ``vectors`` × ``b n m`` and ``copies`` × ``b h n n`` (0 with a fused kernel).
+    keeps ``vectors`` × ``b n m`` and ``copies`` × ``b h n n``, as ``block_counts``
+    finds (no copies if attention is in chunks or fused).
     """
     multiplied = 12 * n_blocks * m**2 + vocabulary * m  # N, without positions
     operations = (6 * multiplied + 12 * n_blocks * n * m) * tokens
@@ -617,15 +629,15 @@ T4 = 8.1e12  # in float32: https://www.nvidia.com/en-us/data-center/tesla-t4/
 room = 15  # GiB that are free on it
 mine = {"m": 512, "n_blocks": 8, "n_heads": 8, "vocabulary": 10_000, "n": 512}
 mine |= {"tokens": 10 * 20e6, "speed": 0.3 * T4, "vectors": vectors}
-print(f"{forecast(**mine, b=64)[0]:.1f} hours")
-cases = [("written out", 64, copies), ("fused", 64, 0), ("fused", 16, 0)]
+print(f"{forecast(**mine, b=64, copies=copies)[0]:.1f} hours")
+cases = [("written out", 64, copies), ("in chunks", 64, 0), ("in chunks", 16, 0)]
 for kernel, b, kept_maps in cases:
     gib = forecast(**mine, b=b, copies=kept_maps)[1]
     fits = "fits" if gib < 0.8 * room else "too much"
     print(f"attention {kernel:11} b = {b}: {gib:4.1f} GiB, {fits}")
 
 # %% tags=["shared", "check"]
-# Checked: the forecast is the memory measured for our model, and for blocks of GPT-2
+# Checked: the forecast is the memory counted, for our model and for blocks of GPT-2
 for n, size in kept.items():
     gib = forecast(128, 4, 4, 32, n, 4, 0, 1, vectors, copies)[1]
     assert abs(2**30 * gib / (size + 16 * n_parameters) - 1) < 0.1
@@ -635,10 +647,10 @@ gib = forecast(768, 4, 12, 32, 1024, 1, 0, 1, vectors, copies)[1]
 assert abs((2**30 * gib - 16 * count_parameters(other)) / size - 1) < 0.2
 
 # %% [markdown] tags=["shared"]
-# What to do with the numbers? If memory is short, take the first remedy that keeps the
-# result; if time is, half precision or a smaller model. Then time a few updates of the
-# real thing with `seconds`: times `tokens / (b * n)` updates, that is the forecast to
-# trust. For blocks unlike ours, count `vectors` and `copies` anew.
+# What to do with the numbers? If memory is short, take the first of the remedies that
+# keep the result; if time is, half precision or a smaller model. Then time an update of
+# the real thing with `seconds`, and multiply by the number of updates,
+# `tokens / (b * n)`: trust this. For blocks unlike ours, call `block_counts`.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an estimate.** You want to train GPT-2 small in float32 on a GPU with
@@ -648,16 +660,16 @@ assert abs((2**30 * gib - 16 * count_parameters(other)) / size - 1) < 0.2
 # %% tags=["shared", "answer"]
 small = {"m": 768, "n_blocks": 12, "n_heads": 12, "vocabulary": 50_257, "n": 1024}
 small |= {"tokens": 0, "speed": 1, "vectors": vectors}
-empty = forecast(**small, b=0)[1]
+empty = forecast(**small, b=0, copies=0)[1]
 each = forecast(**small, b=1, copies=copies)[1] - empty
-fused = forecast(**small, b=1)[1] - empty
+fused = forecast(**small, b=1, copies=0)[1] - empty
 fits, fits_fused = (24 - empty) // each, (24 - empty) // fused
 assert 1 <= fits < fits_fused
 say(
     f"Weights, gradients and averages take {empty:.1f} GiB, a sequence {each:.1f} GiB. "
     f"So at most {fits:.0f} fit. First drop the maps, by chunks or by a fused kernel "
     f"for float32: the results stay the same, and at most {fits_fused:.0f} fit. "
-    "Next take half precision, then recomputation."
+    "Next take smaller batches and add up their gradients, then recomputation."
 )
 
 # %% [markdown] tags=["shared"]
@@ -731,7 +743,7 @@ for name, function in kinds.items():
 # %% mystnb={"image": {"alt": "MiB kept for the backward pass over the length n, on logarithmic axes. Written out, they rise as steeply as the guide n squared, in chunks as the guide n; the framework's own call is drawn beside them."}} tags=["shared", "figure"]
 lines = {name: (lengths, size / 2**20) for name, size in memory.items()}
 panels = {"MiB kept for the backward pass": lines}
-fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(5.2, 3))
+fig = plots.curves(panels, x="length n", log_x=2, log_y=True, marks="o", size=(4.9, 3))
 (ax,) = fig.axes
 ax.lines[2].set_markersize(3)  # so that a line below it shows
 guides = ("in chunks", 1, 0.4, "top"), ("written out", 2, 2.5, "bottom")
@@ -794,7 +806,7 @@ roof = np.minimum(fastest, bandwidth * corners) / 1e9
 lines = {"measured": (intensity, speed / 1e9), "roofline": (corners, roof)}
 panels = {"billion operations per second": lines}
 fig = plots.curves(
-    panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(5.6, 2.8)
+    panels, x="operations per byte", log_x=4, log_y=True, marks="o", size=(4.9, 2.8)
 )
 ax = fig.axes[0]
 ax.set_yscale("log", base=2)
@@ -808,13 +820,15 @@ ax.yaxis.set_major_formatter("{x:g}")
 fig
 
 # %% [markdown] tags=["shared"]
-# The roofline touches the best point for memory and the best for arithmetic. The slope
-# is where a model *writes*: one token multiplies all weights with a single row.
+# The roofline touches the best point for memory and the best for arithmetic. How near
+# the others come depends on the library's routine for each shape, and on the moment.
+# The slope is where a model *writes*: one token multiplies all weights with a single
+# row.
 
 # %% tags=["shared", "say"]
 reach = speed / np.minimum(fastest, bandwidth * intensity)
 say(
-    f"With {rows[reach.argmin()]} rows, {reach.min():.0%} of the roofline is reached. "
+    f"The least, {reach.min():.0%}, was reached with {rows[reach.argmin()]} rows. "
     f"At {bandwidth / 1e9:.0f} billion bytes a second, GPT-2 small in float32 writes "
     f"at most **{bandwidth / (4 * gpt2):.0f} tokens a second** here."
 )
@@ -881,7 +895,7 @@ norms = {name: gradient_norms(layer, x)[::-1] for name, layer in layers.items()}
 # %% mystnb={"image": {"alt": "Norm of the gradient of the last output, on a logarithmic scale, over the distance to the position of the input. That of the GRU falls in a straight line by many orders of magnitude; that of attention is level."}} tags=["shared", "figure"]
 lines = {name: (np.arange(n), norm) for name, norm in norms.items()}
 panels = {"gradient of the last output": lines}
-fig = plots.curves(panels, x="positions back", y="norm", log_y=True, size=(5.6, 2.8))
+fig = plots.curves(panels, x="positions back", y="norm", log_y=True, size=(4.9, 2.8))
 fig
 
 # %% tags=["shared", "say"]
@@ -1115,8 +1129,9 @@ assert check("costs.cache_bytes", my_cache_bytes)
 #   the utilisation of a step like yours; a block has about $12m^2$ parameters.
 # * **What runs out first?** Weights, gradients and averages take 16 bytes per parameter
 #   in float32; in long sequences, activations take most.
-# * **What helps?** First what keeps the result: fused kernels, recomputing, accumulated
-#   gradients. Cheaper attention gives up direct paths, parallel work or sharp weights.
+# * **What helps?** First what keeps the result: fused kernels, accumulated gradients,
+#   recomputing. Cheaper attention gives up direct paths, parallel work or sharp
+#   weights.
 
 # %% [markdown] tags=["jax"]
 # Next come [more devices than one, in JAX](scaling_jax.ipynb): for data or models

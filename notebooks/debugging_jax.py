@@ -69,13 +69,13 @@ jax.config.update("jax_default_matmul_precision", "highest")
 # ## Five tests, of one thing each
 #
 # A training can fail in many places. Each test looks at one, the cheapest come first,
-# and each can trust in those before it:
+# and each may assume that those before it have passed:
 #
 # | test | passes if | finds, for example |
 # |---|---|---|
-# | 1. loss at the start | it is that of **guessing**: nothing is known | huge weights |
+# | 1. loss at the start | the loss is that of **guessing** | huge weights |
 # | 2. what must not be seen | changing it changes no prediction | a wrong mask |
-# | 3. gradients and steps | each parameter has one, and moves | a layer cut off |
+# | 3. gradients and steps | each parameter gets a gradient, changes | a layer cut off |
 # | 4. one batch by heart | its loss falls close to 0 | a wrong loss |
 # | 5. new data | they are predicted better than by guessing | labels of other rows |
 #
@@ -141,19 +141,54 @@ def train_model(model, loss_fn, batches):
 
 
 # %% [markdown] tags=["shared"]
+# We train on one batch three times, twice with a mistake: a softmax before the loss, or
+# the labels of other rows.
+
+
+# %% tags=["jax"]
+def softmax_twice(model, x, real, labels):
+    """Cross-entropy of probabilities, as if they were logits."""
+    return class_loss(lambda *given: jax.nn.softmax(model(*given)), x, real, labels)
+
+
+# %% mystnb={"image": {"alt": "The loss of one batch, divided by that of guessing, over 84 updates. Without a mistake it falls from 1 to almost 0, and with shifted labels likewise. With a softmax before the loss it falls, too, but stays above a dotted line at a half."}} tags=["shared", "figure"]
+loop = {"learning_rate": 3e-3, "warmup": 10, "schedule": warmup_constant}
+by_heart = Settings(n_train=32, batch_size=32, epochs=84, **loop)
+cases = {"no mistake": (class_loss, labels)}
+cases["labels shifted"] = class_loss, np.roll(labels, 1)
+cases["a softmax before the loss"] = softmax_twice, labels
+found = {}
+for name, (loss_fn, targets) in cases.items():
+    batch = x[:32], real[:32], targets[:32]
+    losses = fit(new_model(), loss_fn, batch, by_heart)["loss"]
+    found[name] = np.arange(84), losses / np.log(4)
+panels = {"loss of one batch / guessing": found}
+fig = plots.curves(panels, x="update", size=(4.9, 2.6))
+least = np.log(1 + 3 / np.e) / np.log(4)  # with the softmax
+fig.axes[0].axhline(least, color=plots.EDGE, ls=":", zorder=0)
+fig
+
+# %% [markdown] tags=["shared"]
+# **A falling loss proves little**: with shifted labels it falls as without a mistake.
+# The softmax shows only at the end: the best logits are then 1 for the right class, 0
+# for three: a loss of $\ln(1+3/e)$, 0.54 of guessing, the dotted line.
+
+# %% [markdown] tags=["shared"]
 # **To take along**: the next five cells need nothing else of this page. You give them:
 #
 # | argument | yours |
 # |---|---|
-# | `model`, `loss_fn` | `loss_fn(model, *batch)` returns loss, and metrics or `{}` |
+# | `model`, `loss_fn` | `loss_fn(model, *batch)` returns loss *and* metrics (or `{}`) |
 # | `train` | `train(model, loss_fn, batches)`: your loop, an update for each |
 # | `batches`, `new` | lists of batches, to learn from and to be judged by |
 # | `guess` | the loss of guessing |
 # | `predict` | `predict(model, *batch)`: the predictions |
-# | `changed` | `changed(*batch)`: other numbers where predictions must not look |
+# | `changed` | `changed(*batch)`: a tuple, changed where predictions must not look |
+# | `n` | the updates of test 4 |
 #
-# The last three tests train the model, each from its first weights. Parameters that you
-# have frozen (`requires_grad` in PyTorch, `wrt` in JAX) are left out of test 3.
+# The last three tests train the model, each from its first weights. Afterwards make a
+# new model. Parameters that you have frozen (`requires_grad` in PyTorch, `wrt` in JAX)
+# are left out of test 3.
 
 
 # %% tags=["jax"]
@@ -186,8 +221,9 @@ def leak(model, predict, batch, changed):
 
 # %% tags=["jax"]
 def trained(model, wrt):
-    """The parameters that are not frozen: those that the filter ``wrt`` chooses."""
-    return jax.tree.leaves(nnx.state(model, wrt))
+    """The parameters that are not frozen, those that ``wrt`` chooses, by name."""
+    pairs = jax.tree.leaves_with_path(nnx.state(model, wrt))
+    return {jax.tree_util.keystr(path): param for path, param in pairs}
 
 
 @partial(nnx.jit, static_argnums=(1, 3))
@@ -198,18 +234,19 @@ def gradients_of(model, loss_fn, batch, wrt):
 
 
 def gradients_and_steps(model, loss_fn, train, batch, wrt):
-    """Norms: of each gradient, and of the change of each parameter by two updates."""
+    """Norms by name: of each gradient, and each parameter's change in two updates."""
     before = trained(model, wrt)
     grads = gradients_of(model, loss_fn, batch, wrt)
     train(model, loss_fn, 2 * [batch])  # two: a warm-up may begin with the rate 0
-    pairs = zip(trained(model, wrt), before, strict=True)
-    steps = [after - old for after, old in pairs]
-    return [np.linalg.norm(x) for x in (*grads, *steps)]
+    norms = {f"gradient of {n}": x for n, x in zip(before, grads, strict=True)}
+    for n, param in trained(model, wrt).items():
+        norms[f"change of {n}"] = param - before[n]
+    return {n: np.linalg.norm(x) for n, x in norms.items()}
 
 
 # %% tags=["jax"]
 def five_tests(
-    model, loss_fn, train, batches, new, guess, predict, changed, wrt=nnx.Param
+    model, loss_fn, train, batches, new, guess, predict, changed, wrt=nnx.Param, n=84
 ):
     """Number of each test, and whether it passes; a test runs when it is asked for."""
     batch, start = batches[0], jax.tree.map(jnp.copy, nnx.state(model, nnx.Param))
@@ -217,10 +254,10 @@ def five_tests(
     yield loss, 0.7 < loss < 1.5  # False for NaN
     change = leak(model, predict, batch, changed)
     yield change, change < 1e-3
-    norms = gradients_and_steps(model, loss_fn, train, batch, wrt)
+    norms = [*gradients_and_steps(model, loss_fn, train, batch, wrt).values()]
     yield np.min(norms), np.isfinite(norms).all() and np.min(norms) > 0
     nnx.update(model, start)
-    train(model, loss_fn, 84 * [batch])
+    train(model, loss_fn, n * [batch])
     loss = mean_loss(model, loss_fn, [batch]) / guess
     yield loss, loss < 0.2
     nnx.update(model, start)
@@ -292,7 +329,7 @@ report(healthy, passes)
 # %% [markdown] tags=["shared"]
 # ## Six mistakes, and the test that finds each
 #
-# Three mistakes are in the model or the loss:
+# The softmax was a mistake in the loss. Two are in the model:
 
 
 # %% tags=["jax"]
@@ -309,11 +346,6 @@ class CutOff(SequenceClassifier):
     def encode(self, x, real):
         x = jax.lax.stop_gradient(self.positions(self.embed(x)))
         return self.encoder(x, real[:, None, None])
-
-
-def softmax_twice(model, x, real, labels):
-    """Cross-entropy of probabilities, as if they were logits."""
-    return class_loss(lambda *given: jax.nn.softmax(model(*given)), x, real, labels)
 
 
 # %% [markdown] tags=["shared"]
@@ -358,25 +390,9 @@ def rows_of_table(results, healthy):
 head = ["mistake", "fails", "number", "without it"]
 say(table(head, *rows_of_table(results, healthy)))
 
-# %% mystnb={"image": {"alt": "The loss of one batch, divided by that of guessing, over 84 updates. Without a mistake it falls from 1 to almost 0, and with shifted labels likewise. With a softmax before the loss it falls, too, but not below a half."}} tags=["shared", "figure"]
-loop = {"learning_rate": 3e-3, "warmup": 10, "schedule": warmup_constant}
-by_heart = Settings(n_train=32, batch_size=32, epochs=84, **loop)
-cases = {"no mistake": (class_loss, labels)}
-cases["labels shifted"] = class_loss, np.roll(labels, 1)
-cases["a softmax before the loss"] = softmax_twice, labels
-found = {}
-for name, (loss_fn, targets) in cases.items():
-    batch = x[:32], real[:32], targets[:32]
-    losses = fit(new_model(), loss_fn, batch, by_heart)["loss"]
-    found[name] = np.arange(84), losses / np.log(4)
-panels = {"test 4: loss of one batch / guessing": found}
-plots.curves(panels, x="update", size=(5.6, 2.6))
-
 # %% [markdown] tags=["shared"]
-# Each mistake passes the tests before its own. **A falling loss proves little**: with
-# shifted labels, one batch is learned by heart as well as without a mistake. With a
-# softmax before the loss it cannot be: from logits between 0 and 1, the loss is never
-# below $\ln(1+3/e)$. (An empty text has no mean, so the loss of its batch is NaN.)
+# Each mistake passes the tests before its own. (An empty text has no mean, so the loss
+# of its batch is NaN.)
 
 # %% tags=["shared", "check"]
 # Checked: each mistake fails the test in its row, and nothing else fails
@@ -474,23 +490,22 @@ assert moved["without"] < 1e-4 < 1e-2 < moved["with"]
 # * **Test 1: 0.7 to 1.5 of guessing.** NaN: an empty sequence, or a logarithm of 0;
 #   leave it out, use `log_softmax`. Too low: something is known already, or the
 #   classes are not equally frequent, and `guess` is wrong. *False alarm*: few
-#   classes. Normal logits reach the bound at a standard deviation of 1.35 for two,
-#   1.55 for four, 2.7 for a thousand.
+#   classes. A correct model with normally distributed logits exceeds the bound from a
+#   standard deviation of 1.35 (two classes), 1.55 (four), or 2.7 (a thousand).
 # * **Test 2: $<10^{-3}$.** True in a mask means "may look"; a mean must leave padding
 #   out. *False alarm*: in float32, rounding changes logits by about a millionth, a
-#   real dependence by tenths; in bfloat16, rounding alone exceeds the bound, so test
-#   in float32.
-# * **Test 3: not 0.** A layer may not be called at all. *False alarm*: a bias of keys
-#   has no gradient (it adds the same number to all scores of a query), nor has an
-#   expert that no token chose.
+#   real dependence by hundredths or more; in bfloat16, rounding alone exceeds the
+#   bound, so test in float32.
+# * **Test 3: not 0.** `gradients_and_steps` names each norm. A layer may not be called
+#   at all. *False alarm*: an expert that no token chose, or an output layer that begins
+#   with zeros. (With it, test 2 sees nothing: repeat test 2 after test 5.)
 # * **Test 4: 0.2 of guessing, in 84 updates.** *False alarm*: a small model, a low
-#   rate, or equal inputs with different labels; first try 500 updates and another
-#   rate.
+#   rate, or equal inputs with different labels; first try `n=500` and another rate.
 # * **Test 5: 0.8 of guessing.** Shuffle inputs and labels in one order; prepare all
 #   data by one function. *False alarm*: a hard task; a baseline that learns where the
 #   model does not tells the mistake from the task.
-# * **All pass, but the result is too good**: a leak. **Too bad**: positions, or the
-#   baseline wins.
+# * **All pass, but the result is too good**: a leak. If it is too bad,
+#   shuffle the positions (above), and compare with a baseline.
 
 # %% [markdown] tags=["jax"]
 # In a loop of your own, `jax.tree.map(jnp.linalg.norm, grads)` shows the norms. If a
@@ -568,7 +583,7 @@ for rate in rates:
 
 # %% mystnb={"image": {"alt": "The training loss in the third epoch over the learning rate, which has a logarithmic axis. It falls from the lowest rate to a minimum, and rises again at the highest rates. A dotted line marks the rate before the minimum."}} tags=["shared", "figure"]
 panels = {"training loss, third epoch": {"Adam": (rates, np.array(ends))}}
-fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(5.6, 2.6))
+fig = plots.curves(panels, x="learning rate", log_x=10, marks="o", size=(4.9, 2.6))
 best = int(np.argmin(ends))
 fig.axes[0].axvline(rates[best - 1], color=plots.EDGE, ls=":", zorder=0)  # begin here
 fig
@@ -576,7 +591,7 @@ fig
 # %% tags=["shared", "say"]
 say(
     f"In this run, the lowest loss, {ends[best]:.2f}, was at a rate of "
-    f"{power(rates[best])}. With another seed, neighbours may change places. So begin "
+    f"{rates[best]:.2g}. With another seed, neighbours may change places. So begin "
     f"one step to the left (dotted, {ends[best - 1]:.2f}): a lower rate costs time, "
     "a higher one can ruin a long run in one bad batch."
 )
@@ -635,10 +650,12 @@ assert all(losses[-1] < 0.3 * losses[0] for _, losses in training.values())
 
 # %% [markdown] tags=["jax"]
 # **TensorBoard** shows such curves while a training runs: log numbers in the loop, and
-# look with `tensorboard --logdir runs`. Its `Writer` needs neither framework.
+# look with `tensorboard --logdir runs` (`pip install tensorboard`).
 #
 # ```python
-# writer = tensorboard.summary.Writer("runs/first")
+# from tensorboard.summary import Writer  # needs neither framework
+#
+# writer = Writer("runs/first")
 # writer.add_scalar("loss", float(loss), step)
 # ```
 #
