@@ -125,8 +125,8 @@ say(
 # %% [markdown] tags=["shared"]
 # In a single attention layer, the question cannot know that it should look at *Ben
 # lives in Rome*: whatever the matrices, the score between the two depends on these two
-# sentences alone, and neither says who Anna's brother is. In the second layer, the
-# question has already read that in a third one.
+# sentences alone, and neither says who Anna's brother is. By the second layer, the
+# question's row already holds *Ben*, read from sentence 0.
 
 # %% tags=["shared", "check"]
 # Checked: if Ben moves, the first look is the same, the second finds another city
@@ -378,12 +378,12 @@ say(
 # them the positions still become alike, only slowly, as each branch adds something
 # similar to all of them.
 #
-# Could training bring the differences back? A gradient measures the effect of a small
-# change. So we change the input of one position a little: how far does its output move
-# away from the others?
+# Could training bring the differences back? We change the input of one position a
+# little, and subtract from the changes of all outputs what they share. How much of the
+# change is left?
 
 # %% tags=["shared", "experiment"]
-# Experiment: how far a small change at one position sets its output apart
+# Experiment: how much of a small change at one position sets its output apart
 nudge = np.zeros_like(x)
 nudge[:, 0] = 0.1 * np.random.default_rng(3).normal(size=(b, m))
 apart = {}
@@ -397,8 +397,8 @@ for name, step in steps.items():
 
 # %% tags=["shared", "say"]
 say(
-    "After two blocks, the output moves away by "
-    f"{apart['with residuals']:.2f} times the change with residual connections, and by "
+    "After two blocks, what sets the output apart is "
+    f"{apart['with residuals']:.2f} times the change with residual connections, and "
     f"**{apart['without residuals']:.3f}** times without them."
 )
 
@@ -413,8 +413,8 @@ assert np.ptp(maps["with residuals"], axis=-1).mean(axis=(1, 2)).min() > 0.03
 assert apart["with residuals"] > 20 * apart["without residuals"]
 
 # %% [markdown] tags=["shared"]
-# Without them, almost no gradient reaches their differences, and less with each block:
-# training could hardly bring them back.
+# Without them, the output hardly depends on what sets the positions apart, and less
+# with each block: training has little to begin with.
 #
 # Step through the layers of the attention maps: once all positions are equal, each of
 # the 16 keys gets one sixteenth.
@@ -429,7 +429,9 @@ viewer.attention(
 #
 # But residual connections have a price: each block adds to the row of a position, so
 # the numbers grow with depth. The scores, products of a query and a key, grow even
-# faster, and the softmax gives more and more of the weight to one key.
+# faster, and the softmax gives more and more of the weight to one key. (And a saturated
+# softmax passes hardly any gradient: an extra of *Attention*. Few blocks may still
+# train.)
 #
 # **Layer norm** ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)) prevents this. It
 # brings the features of each position to mean 0 and variance 1, then scales and shifts
@@ -456,7 +458,7 @@ def without_norms(block, x):
 
 # %% [markdown] tags=["shared"]
 # At the input of each of the 24 blocks we measure the spread of the numbers, and the
-# largest of the 16 weights of a query (dotted: if all were equal):
+# largest of the 16 weights of a query:
 
 
 # %% tags=["shared"]
@@ -488,9 +490,9 @@ fig
 # %% tags=["shared", "say"]
 say(
     "In this draw, before any training: without norms, the numbers before the last "
-    f"block have a standard deviation of {wild[0][-1]:.1f}, and a query gives "
-    f"**{wild[1][-1]:.0%}** of its weight to one of 16 keys. With norms, they have "
-    f"{calm[0][-1]:.1f} by construction, and the largest weight is {calm[1][-1]:.0%}."
+    f"block have a standard deviation of {wild[0][-1]:.1f}, and a query gives one of 16 "
+    f"keys **{wild[1][-1]:.0%}** of its weight (dotted: all equal). With norms, it is "
+    f"{calm[0][-1]:.1f} by construction, and the largest weight {calm[1][-1]:.0%}."
 )
 
 # %% tags=["shared", "check"]
@@ -585,14 +587,24 @@ for block in encoder.blocks:
 np.testing.assert_allclose(as_numpy(y), as_numpy(out), atol=1e-5)
 
 # %% [markdown] tags=["shared"]
-# **In your own code** copy block and encoder from the next extra, which have dropout
-# and pre-norm. Begin with 4 blocks, $m = 128$, two heads of 64 features, $f = 4m$ and
-# dropout 0.1: by exercise 1, that is about 800,000 numbers to learn. Go down to 2
-# blocks or up to 6 as the validation loss tells you. The encoder of 2017 had 6 with $m
-# = 512$, [BERT](https://arxiv.org/abs/1810.04805) 12 with 768, and far more text than
-# most of us have. For a new model, try pre-norm, RMS norm, and
+# **In your own code**, begin with 4 blocks, $m = 128$, two heads of 64 features, $f =
+# 4m$ and dropout 0.1: by exercise 1, that is about 800,000 numbers to learn. Go down to
+# 2 blocks or up to 6 as the validation loss tells you. The encoder of 2017 had 6 with
+# $m = 512$, [BERT](https://arxiv.org/abs/1810.04805) 12 with 768, and far more text
+# than most of us have. For a new model, try pre-norm, RMS norm, and
 # [SwiGLU](https://arxiv.org/abs/2002.05202), in which a second linear layer gates the
 # hidden features; *The Transformer of today* builds them.
+
+# %% [markdown] tags=["torch"]
+# ```python
+# encoder = Encoder(4, 128, 2, 512, norm_first=True, dropout=0.1).to(device)
+# y = encoder(x, mask)  # x, y: b s m; mask: b 1 1 s, True = real
+# ```
+#
+# For this, copy `ACTIVATIONS`, `FeedForward`, `EncoderBlock` and `Encoder` of the next
+# extra; from the attention chapter `MultiHeadAttention`, `attention` and `dense`. Or
+# take [one file](../book/index.md#one-file-to-take-along) with all of it,
+# `predictor_torch.py`.
 
 # %% [markdown] tags=["shared"]
 # ## Extra: The block and the encoder with options

@@ -88,10 +88,10 @@ drawing("ways-to-share")
 
 
 # %% tags=["shared"]
-def draw_batches(written, updates=20):
+def draw_batches(written, updates=20, b=32):
     """Tokens from random places of a text, ``updates b s+1``: bytes of UTF-8."""
     codes = np.frombuffer(written.encode("utf-8"), np.uint8)
-    starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, 32))
+    starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, b))
     return codes[starts[..., None] + np.arange(33)].astype(np.int32)
 
 
@@ -107,7 +107,7 @@ def new_model():
 
 
 # %% tags=["jax"]
-@nnx.jit  # donate_argnums, as in *What attention costs*, would free the old arrays
+@nnx.jit  # keeps the old arrays: the model is used again below
 def one_update(model, optimizer, tokens):
     """One update of the model; returns the loss before it."""
     loss, grads = nnx.value_and_grad(lambda model: next_token(model, tokens)[0])(model)
@@ -127,12 +127,15 @@ def train(model, optimizer, batches):
 
 # %% [markdown] tags=["jax"]
 # In JAX, one process can have many devices, and **the program stays as it is**: only
-# the arrays lie elsewhere. A mesh names the devices, a `PartitionSpec` says along which
-# axis an array is cut, and the compiler inserts the communication. JAX finds GPUs
-# itself; to have four devices on a processor, `jax.config` is set before any
-# computation. `nnx.state` takes the arrays out of model and optimiser, `nnx.update`
-# puts them back. Only to look inside, `collectives` counts what a compiled function
-# exchanges.
+# the arrays lie elsewhere.
+#
+# * A mesh names the devices, and a `PartitionSpec` says along which axis an array is
+#   cut. The compiler inserts the communication.
+# * `nnx.state` takes the arrays out of model and optimiser, `nnx.update` puts them
+#   back.
+# * JAX finds GPUs itself. To have four devices on a processor, set `jax.config` before
+#   any computation.
+# * `collectives` is only to look inside: it counts what a compiled function exchanges.
 
 # %% tags=["jax"]
 import re
@@ -144,7 +147,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 def share(tree, *axes):
     """Arrays on all devices: whole, or cut where ``axes`` names "devices"."""
-    # Auto: the compiler chooses what is not said
+    # Auto: the compiler places whatever we do not
     mesh = jax.make_mesh((jax.device_count(),), ("devices",), (AxisType.Auto,))
 
     def place(x):  # a number has no axis
@@ -183,8 +186,8 @@ shared, counted = data_parallel(batches)
 # %% tags=["shared", "say"]
 gap = np.abs(shared - alone).max()
 say(
-    f"In update {len(alone)} the loss is {alone[-1]:.4f} on one device and "
-    f"{shared[-1]:.4f} on four; in no update do they differ by more than {gap:.0e}. "
+    f"In update {len(alone)} the loss is {alone[-1]:.3f}. The largest gap between one "
+    f"device and four, in any update, is {gap:.0e}. "
     f"One update takes {counted['all-reduce']} × all-reduce."
 )
 
@@ -195,8 +198,8 @@ assert alone[-1] < 0.9 * alone[0] and shared.shape == (20,)
 assert counted["all-reduce"] in (1, 2) and len(counted) == 1
 
 # %% [markdown] tags=["jax"]
-# (Few, because the compiler packs the gradients together; the loss is a mean over the
-# devices, too.)
+# (So few are enough, because the compiler packs many gradients into one operation. The
+# loss is a mean over the devices, too.)
 
 # %% [markdown] tags=["shared"]
 # **Exercise 1.** Two devices get 24 and 8 of the 32 texts, each computes the mean over
@@ -282,9 +285,10 @@ def sharded(batches):
 
 
 # %% [markdown] tags=["jax"]
-# The weights are cut along their first axis, whose size must be a multiple of four. The
-# program is the same again; when to gather and drop, the compiler decides. (A model too
-# large for one device is built inside a `jit` whose outputs are cut.)
+# The weights are cut along their first axis, whose size must be a multiple of the
+# number of devices. The program is the same again; when to gather and drop, the
+# compiler decides. (A model too large for one device is built inside a `jit` whose
+# outputs are cut.)
 
 # %% tags=["jax"]
 in_quarters, kept, gathered = sharded(batches)
@@ -318,18 +322,20 @@ assert kept == (n_bytes // 4, n_bytes // 2) and gathered["all-gather"] >= 3
 # (On processors, the compiler writes a reduce-scatter as an all-reduce.)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, on paper.** A model has 7 billion parameters. Weights, gradients and
-# Adam's averages are float32. How much does a device keep of them with data parallel?
-# How many devices, if all is sharded and half of an
-# [A100](https://www.nvidia.com/en-us/data-center/a100/) with 80 GB is for them?
+# **Exercise 2, predict, then run.** The model gets four blocks instead of two. Which of
+# its collectives become more, with whole weights and with cut ones? Set
+# `sizes["n_blocks"] = 4` and count again, by one batch (then set it back).
 
-# %% tags=["shared", "answer"]
-total = 7e9 * 16  # bytes: weights, gradients, two averages
-needed = int(np.ceil(total / 40e9))
-assert total > 80e9 and needed == 3 and total / needed <= 40e9
+# %% tags=["jax", "answer"]
+sizes["n_blocks"] = 4
+_, deep = data_parallel(batches[:1])
+*_, deeper = sharded(batches[:1])
+sizes["n_blocks"] = 2
+assert deep == counted and deeper["all-gather"] > gathered["all-gather"] + 3
 say(
-    f"{total / 1e9:.0f} GB on every device: it does not fit. Sharded, {needed} devices "
-    "keep at most 40 GB each; the rest is for activations and gathered weights."
+    "The compiler packs the gradients of all blocks together, so whole weights need as "
+    "many operations as before (and more bytes). Cut weights are gathered array by "
+    f"array: {deeper['all-gather']} times instead of {gathered['all-gather']}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -342,13 +348,17 @@ say(
 #
 # Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
 # costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
-# $W$ the bytes that a link carries in a second. The two terms can overlap: while the
-# backward pass runs, two thirds of the first term, gradients that are ready travel.
-# Left out are *latency*, which in a ring grows with $n$, and the optimiser's update,
-# which data parallel does not divide.
+# $W$ the bytes that a link carries in a second. Finished gradients can travel during
+# the backward pass, which is two thirds of the first term. Left out are *latency*,
+# which in a ring grows with $n$, and the optimiser's update, which data parallel does
+# not divide.
 #
-# Here is formula (2), for GPT-2's largest model on machines that you can rent. For your
-# own training, put your own numbers in their place. (The 10 Gbit/s are an example.)
+# Between hosts, $W$ is what the eight network cards of a host carry together: the
+# gradient is cut into eight, and eight rings run at once, each over another card.
+# (NVLink carries them inside the hosts at the same time, and is a little faster.)
+#
+# Here is formula (2), for GPT-2's largest model on machines that you can rent. Put the
+# numbers of your own training in their place.
 
 # %% tags=["shared"]
 FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
@@ -356,7 +366,7 @@ USED = 0.46  # by PaLM, exchange included: https://arxiv.org/abs/2204.02311, tab
 NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
 PCIE = 64e9  # without NVLink, likewise: half of its 128 GB/s
 NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
-ETHERNET = 1.25e9  # of a host, 10 Gbit/s
+ETHERNET = 1.25e9  # of a host, for example 10 Gbit/s
 N = 1.5e9  # parameters: https://openai.com/index/better-language-models
 
 
@@ -372,31 +382,34 @@ def step_seconds(n, tokens, link, n_parameters=N, used=USED):
 # %% tags=["shared"]
 cases = {
     "2 GPUs, no NVLink": {"n": 2, "tokens": 2**15, "link": PCIE},
-    "8 GPUs, one host": {"n": 8, "tokens": 2**19, "link": NVLINK},
     "64 hosts": {"n": 512, "tokens": 2**19, "link": NETWORK},
     "64 hosts, 16 times the batch": {"n": 512, "tokens": 2**23, "link": NETWORK},
-    "64 hosts, 10 Gbit/s": {"n": 512, "tokens": 2**19, "link": ETHERNET},
 }
 forecast = {name: step_seconds(**case) for name, case in cases.items()}
-pair, one, many, large, slow = forecast.values()
+pair, many, large = forecast.values()
 
 # %% tags=["shared", "say"]
 rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
 head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
 say(table(head, *rows))
 
+# %% tags=["shared", "say"]
+say(
+    f"Two GPUs need no fast link: the exchange takes {pair[1] / pair[0]:.0%} of the "
+    f"time of computing. On 64 hosts it takes **{many[1] / many[0]:.0%}**: each GPU "
+    f"computes {2**19 // 512:,} tokens only, but exchanges the whole gradient. A larger "
+    f"batch helps, if the training bears it: {large[1] / large[0]:.0%}."
+)
+
 # %% [markdown] tags=["shared"]
-# Two GPUs need no fast link, even for a batch of 32,768 tokens. On 64 hosts, every GPU
-# computes 1,024 tokens only, but exchanges the whole gradient. A larger batch helps, if
-# the training bears it; an ordinary network does not. (More devices for the same batch
-# are called *strong scaling*; a batch that grows with them, *weak scaling*. Between
-# hosts, $W$ is the link of a host, because its GPUs first sum among themselves.)
+# (More devices for the same batch are called *strong scaling*; a batch that grows with
+# them, *weak scaling*.)
 #
 # How many times as fast are 64 hosts as one? It depends on `USED`: the faster a GPU
-# computes, the longer it waits. (PaLM's number contains its own exchange, so a part is
-# counted twice.) Without overlap, and with the most:
+# computes, the longer it waits. Without overlap, and with the most:
 
 # %% tags=["shared"]
+one, slow = step_seconds(8, 2**19, NVLINK), step_seconds(512, 2**19, ETHERNET)
 gains = {}
 for used in (0.3, USED, 0.6):
     *_, in_turn, overlap = step_seconds(8, 2**19, NVLINK, used=used)
@@ -408,8 +421,8 @@ for used in (0.3, USED, 0.6):
 # %% tags=["shared", "say"]
 say(
     f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
-    "times** the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary "
-    f"network, they need {slow[3] / one[2]:.1f} times as long as a single host."
+    "times** the speed, if a GPU reaches 30% to 60% of its limit. With 10 Gbit/s for "
+    f"each, they need {slow[3] / one[2]:.1f} times as long as a single host."
 )
 
 # %% tags=["shared", "check"]
@@ -497,8 +510,8 @@ def with_checkpoints(rank, port, folder, batches, killed_at=None):
 # %% [markdown] tags=["jax"]
 # Two processes with two devices each meet at an address. Process 1 kills itself before
 # update 16 (its status: -9); the last checkpoint is from update 10. Process 0 would
-# wait for it until a timeout. `together` stops it, as a cluster's scheduler would, and
-# we start both again.
+# wait for process 1 until a timeout. `together` stops it, as a cluster's scheduler
+# would, and we start both again.
 
 # %% tags=["jax"]
 folder = tempfile.TemporaryDirectory()
@@ -522,22 +535,24 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # %% [markdown] tags=["shared"]
 # ## On your GPUs
 #
-# Which way? The first that fits, because sharding exchanges more. Half of the memory is
-# for activations; if they need more, accumulate gradients (see the extra):
+# Which way? Data parallel if it fits, else sharded, which exchanges more. Half of the
+# memory is for activations; if they need more, accumulate gradients (see the extra):
 
 
 # %% tags=["shared"]
 def way_to_share(n_parameters, memory):
-    """The first way that fits devices with ``memory`` bytes, for Adam in float32."""
+    """Data parallel if it fits ``memory`` bytes, else sharded; for Adam in float32."""
     kept = 16 * n_parameters  # weights, gradients, two averages
     if kept <= memory / 2:
         return "data parallel"
-    return f"sharded, on {int(np.ceil(kept / (memory / 2)))} devices or more"
+    devices = 2 ** int(np.ceil(np.log2(kept / (memory / 2))))  # so they divide the axes
+    return f"sharded, on {devices} devices or more"
 
 
 print("GPT-2 small, GPUs with 16 GB:", way_to_share(124e6, 16e9))
 print("its largest, 16 GB:", way_to_share(1.5e9, 16e9))
 print("its largest, 80 GB:", way_to_share(1.5e9, 80e9))
+print("7 billion parameters, 80 GB:", way_to_share(7e9, 80e9))
 
 # %% [markdown] tags=["shared"]
 # (Tensor parallel, inside a host, is for a single layer that is too large or too slow.)
@@ -547,23 +562,28 @@ print("its largest, 80 GB:", way_to_share(1.5e9, 80e9))
 
 # %% [markdown] tags=["jax"]
 # ```python
-# jax.distributed.initialize()  # on several hosts: the first line
+# from orbax.checkpoint import CheckpointManagerOptions
+#
 # model = new_model()
 # nnx.pop(model, nnx.RngState)  # as above: no dropout, no random keys
-# both, manager = (model, adam(model)), CheckpointManager("/shared/run")
+# last = CheckpointManagerOptions(max_to_keep=2)
+# both, manager = (model, adam(model)), CheckpointManager("/shared/run", options=last)
 # with open("my.txt", encoding="utf-8") as file:
-#     batches = draw_batches(file.read(), 1000)
+#     batches = draw_batches(file.read(), 1000, 32 * jax.device_count())
 # state, done = resume(manager, share(nnx.state(both)))  # sharded: share(…, "devices")
 # nnx.update(both, state)
 # for i in range(done, len(batches)):
-#     one_update(*both, share(batches[i], "devices"))
+#     loss = one_update(*both, share(batches[i], "devices"))
 #     if (i + 1) % 100 == 0:
 #         save(manager, i + 1, nnx.state(both))
+#         print(i + 1, float(loss))
 # ```
 #
-# Leave out the two `jax.config.update` of this page: JAX takes all GPUs. On several
-# hosts, start the program once on each, with checkpoints in a folder that all can read.
-# Under SLURM, `initialize` needs no arguments. Here every host draws the same batches;
+# Leave out the two `jax.config.update` of this page: JAX takes all GPUs. A checkpoint
+# of whole arrays resumes as a sharded one, too. On several hosts, start the program
+# once on each, with checkpoints in a folder that all can read, and begin with
+# `jax.distributed.initialize()`: under SLURM it needs no arguments; else pass
+# `"host0:1234", num_processes=…, process_id=…`. Here every host draws the same batches;
 # rows that each reads itself are put together by
 # `jax.make_array_from_process_local_data`.
 

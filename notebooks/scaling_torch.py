@@ -87,10 +87,10 @@ drawing("ways-to-share")
 
 
 # %% tags=["shared"]
-def draw_batches(written, updates=20):
+def draw_batches(written, updates=20, b=32):
     """Tokens from random places of a text, ``updates b s+1``: bytes of UTF-8."""
     codes = np.frombuffer(written.encode("utf-8"), np.uint8)
-    starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, 32))
+    starts = np.random.default_rng(0).integers(len(codes) - 33, size=(updates, b))
     return codes[starts[..., None] + np.arange(33)].astype(np.int32)
 
 
@@ -183,8 +183,8 @@ shared, counted = torchrun(data_parallel, 4, batches)[0]
 # %% tags=["shared", "say"]
 gap = np.abs(shared - alone).max()
 say(
-    f"In update {len(alone)} the loss is {alone[-1]:.4f} on one device and "
-    f"{shared[-1]:.4f} on four; in no update do they differ by more than {gap:.0e}. "
+    f"In update {len(alone)} the loss is {alone[-1]:.3f}. The largest gap between one "
+    f"device and four, in any update, is {gap:.0e}. "
     f"One update takes {counted['all-reduce']} × all-reduce."
 )
 
@@ -328,18 +328,20 @@ assert kept == (n_bytes // 4, n_bytes // 2) and gathered["all-gather"] >= 3
 # all-reduce of each reduce-scatter, and moves more bytes.)
 
 # %% [markdown] tags=["shared"]
-# **Exercise 2, on paper.** A model has 7 billion parameters. Weights, gradients and
-# Adam's averages are float32. How much does a device keep of them with data parallel?
-# How many devices, if all is sharded and half of an
-# [A100](https://www.nvidia.com/en-us/data-center/a100/) with 80 GB is for them?
+# **Exercise 2, predict, then run.** The model gets four blocks instead of two. Which of
+# its collectives become more, with whole weights and with cut ones? Set
+# `sizes["n_blocks"] = 4` and count again, by one batch (then set it back).
 
-# %% tags=["shared", "answer"]
-total = 7e9 * 16  # bytes: weights, gradients, two averages
-needed = int(np.ceil(total / 40e9))
-assert total > 80e9 and needed == 3 and total / needed <= 40e9
+# %% tags=["torch", "answer"]
+sizes["n_blocks"] = 4
+_, deep = torchrun(data_parallel, 4, batches[:1])[0]
+*_, deeper = torchrun(sharded, 4, batches[:1])[0]
+sizes["n_blocks"] = 2
+assert deep == counted and deeper["all-gather"] > gathered["all-gather"] + 3
 say(
-    f"{total / 1e9:.0f} GB on every device: it does not fit. Sharded, {needed} devices "
-    "keep at most 40 GB each; the rest is for activations and gathered weights."
+    "The gradients of all blocks fit into one bucket, so whole weights need one "
+    "operation as before (with more bytes). Cut weights are gathered block by block: "
+    f"{deeper['all-gather']} times instead of {gathered['all-gather']}."
 )
 
 # %% [markdown] tags=["shared"]
@@ -352,13 +354,17 @@ say(
 #
 # Here $6ND$ are the operations for $N$ parameters and $D$ tokens (*What attention
 # costs*), $F$ is what one device does in a second, $B$ the bytes of the gradient, and
-# $W$ the bytes that a link carries in a second. The two terms can overlap: while the
-# backward pass runs, two thirds of the first term, gradients that are ready travel.
-# Left out are *latency*, which in a ring grows with $n$, and the optimiser's update,
-# which data parallel does not divide.
+# $W$ the bytes that a link carries in a second. Finished gradients can travel during
+# the backward pass, which is two thirds of the first term. Left out are *latency*,
+# which in a ring grows with $n$, and the optimiser's update, which data parallel does
+# not divide.
 #
-# Here is formula (2), for GPT-2's largest model on machines that you can rent. For your
-# own training, put your own numbers in their place. (The 10 Gbit/s are an example.)
+# Between hosts, $W$ is what the eight network cards of a host carry together: the
+# gradient is cut into eight, and eight rings run at once, each over another card.
+# (NVLink carries them inside the hosts at the same time, and is a little faster.)
+#
+# Here is formula (2), for GPT-2's largest model on machines that you can rent. Put the
+# numbers of your own training in their place.
 
 # %% tags=["shared"]
 FLOPS = 989e12  # H100, bfloat16, dense: https://www.nvidia.com/en-us/data-center/h100
@@ -366,7 +372,7 @@ USED = 0.46  # by PaLM, exchange included: https://arxiv.org/abs/2204.02311, tab
 NVLINK = 450e9  # bytes per second, each way: half of the 900 GB/s of the data sheet
 PCIE = 64e9  # without NVLink, likewise: half of its 128 GB/s
 NETWORK = 8 * 50e9  # of a host: https://docs.nvidia.com/dgx/dgxh100-user-guide
-ETHERNET = 1.25e9  # of a host, 10 Gbit/s
+ETHERNET = 1.25e9  # of a host, for example 10 Gbit/s
 N = 1.5e9  # parameters: https://openai.com/index/better-language-models
 
 
@@ -382,31 +388,34 @@ def step_seconds(n, tokens, link, n_parameters=N, used=USED):
 # %% tags=["shared"]
 cases = {
     "2 GPUs, no NVLink": {"n": 2, "tokens": 2**15, "link": PCIE},
-    "8 GPUs, one host": {"n": 8, "tokens": 2**19, "link": NVLINK},
     "64 hosts": {"n": 512, "tokens": 2**19, "link": NETWORK},
     "64 hosts, 16 times the batch": {"n": 512, "tokens": 2**23, "link": NETWORK},
-    "64 hosts, 10 Gbit/s": {"n": 512, "tokens": 2**19, "link": ETHERNET},
 }
 forecast = {name: step_seconds(**case) for name, case in cases.items()}
-pair, one, many, large, slow = forecast.values()
+pair, many, large = forecast.values()
 
 # %% tags=["shared", "say"]
 rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
 head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
 say(table(head, *rows))
 
+# %% tags=["shared", "say"]
+say(
+    f"Two GPUs need no fast link: the exchange takes {pair[1] / pair[0]:.0%} of the "
+    f"time of computing. On 64 hosts it takes **{many[1] / many[0]:.0%}**: each GPU "
+    f"computes {2**19 // 512:,} tokens only, but exchanges the whole gradient. A larger "
+    f"batch helps, if the training bears it: {large[1] / large[0]:.0%}."
+)
+
 # %% [markdown] tags=["shared"]
-# Two GPUs need no fast link, even for a batch of 32,768 tokens. On 64 hosts, every GPU
-# computes 1,024 tokens only, but exchanges the whole gradient. A larger batch helps, if
-# the training bears it; an ordinary network does not. (More devices for the same batch
-# are called *strong scaling*; a batch that grows with them, *weak scaling*. Between
-# hosts, $W$ is the link of a host, because its GPUs first sum among themselves.)
+# (More devices for the same batch are called *strong scaling*; a batch that grows with
+# them, *weak scaling*.)
 #
 # How many times as fast are 64 hosts as one? It depends on `USED`: the faster a GPU
-# computes, the longer it waits. (PaLM's number contains its own exchange, so a part is
-# counted twice.) Without overlap, and with the most:
+# computes, the longer it waits. Without overlap, and with the most:
 
 # %% tags=["shared"]
+one, slow = step_seconds(8, 2**19, NVLINK), step_seconds(512, 2**19, ETHERNET)
 gains = {}
 for used in (0.3, USED, 0.6):
     *_, in_turn, overlap = step_seconds(8, 2**19, NVLINK, used=used)
@@ -418,8 +427,8 @@ for used in (0.3, USED, 0.6):
 # %% tags=["shared", "say"]
 say(
     f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
-    "times** the speed, if a GPU reaches 30 to 60 % of its limit. Over an ordinary "
-    f"network, they need {slow[3] / one[2]:.1f} times as long as a single host."
+    "times** the speed, if a GPU reaches 30% to 60% of its limit. With 10 Gbit/s for "
+    f"each, they need {slow[3] / one[2]:.1f} times as long as a single host."
 )
 
 # %% tags=["shared", "check"]
@@ -525,22 +534,24 @@ assert begin == 10 and rescued.shape == (10,) and gap < 1e-5
 # %% [markdown] tags=["shared"]
 # ## On your GPUs
 #
-# Which way? The first that fits, because sharding exchanges more. Half of the memory is
-# for activations; if they need more, accumulate gradients (see the extra):
+# Which way? Data parallel if it fits, else sharded, which exchanges more. Half of the
+# memory is for activations; if they need more, accumulate gradients (see the extra):
 
 
 # %% tags=["shared"]
 def way_to_share(n_parameters, memory):
-    """The first way that fits devices with ``memory`` bytes, for Adam in float32."""
+    """Data parallel if it fits ``memory`` bytes, else sharded; for Adam in float32."""
     kept = 16 * n_parameters  # weights, gradients, two averages
     if kept <= memory / 2:
         return "data parallel"
-    return f"sharded, on {int(np.ceil(kept / (memory / 2)))} devices or more"
+    devices = 2 ** int(np.ceil(np.log2(kept / (memory / 2))))  # so they divide the axes
+    return f"sharded, on {devices} devices or more"
 
 
 print("GPT-2 small, GPUs with 16 GB:", way_to_share(124e6, 16e9))
 print("its largest, 16 GB:", way_to_share(1.5e9, 16e9))
 print("its largest, 80 GB:", way_to_share(1.5e9, 80e9))
+print("7 billion parameters, 80 GB:", way_to_share(7e9, 80e9))
 
 # %% [markdown] tags=["shared"]
 # (Tensor parallel, inside a host, is for a single layer that is too large or too slow.)
@@ -563,8 +574,9 @@ print("its largest, 80 GB:", way_to_share(1.5e9, 80e9))
 # for epoch in range(resume(model, optimizer, "run.pt"), 3):
 #     sampler.set_epoch(epoch)  # another order
 #     for tokens in loader:
-#         one_update(copies, optimizer, tokens.long().to(device))
+#         loss = one_update(copies, optimizer, tokens.long().to(device))
 #     if distributed.get_rank() == 0:
+#         print(epoch + 1, float(loss))  # of its own rows
 #         save(epoch + 1, model, optimizer, "run.pt")
 # distributed.destroy_process_group()  # the page's `torchrun` does this for you
 # ```
