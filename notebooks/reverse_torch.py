@@ -183,7 +183,7 @@ def train(model, loss_fn, arrays, n_updates, *, peak=1e-3, batch_size=128):
 
 
 # %% [markdown] tags=["shared"]
-# That is a whole training. Here it is, on random batches of 128 sequences:
+# Here is a whole training, on random batches of 128 sequences:
 
 # %% tags=["shared"]
 pupil = new_model()
@@ -378,7 +378,7 @@ say(
 )
 
 # %% [markdown] tags=["shared"]
-# So large weights may be of no use, and only a test tells. (This shows
+# So large weights may be of no use; only a test tells. (This shows
 # what the model needs, not what it could do without.)
 
 # %% tags=["shared", "check"]
