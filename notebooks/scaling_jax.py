@@ -397,8 +397,8 @@ say(table(head, *rows))
 say(
     f"Two GPUs need no fast link: the exchange takes {pair[1] / pair[0]:.0%} of the "
     f"time of computing. On 64 hosts it takes **{many[1] / many[0]:.0%}**: each GPU "
-    f"computes {2**19 // 512:,} tokens only, but exchanges the whole gradient. A larger "
-    f"batch helps, if the training bears it: {large[1] / large[0]:.0%}."
+    f"computes {2**19 // 512:,} tokens only, but exchanges the whole gradient. A "
+    f"larger batch helps, if the training bears it: {large[1] / large[0]:.0%}."
 )
 
 # %% [markdown] tags=["shared"]
