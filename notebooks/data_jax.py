@@ -1060,11 +1060,11 @@ assert [*names[classes]] == [str(speakers[b]) for b in same]
 # %% [markdown] tags=["shared"]
 # ## Extra: A loader is for data that do not fit
 #
-# You need a loader when the data do not fit into memory, or when every example takes
-# work, such as decoding a photo: other processes then prepare the next batches. A data
-# set is anything with a length and an index (here a list of pairs), and a `collate`
-# function makes a batch of examples. The loader is endless, and each epoch has a new
-# order.
+# For arrays, no loader was needed. You need one when the data do not fit, or when every
+# example takes work, such as decoding a photo: other processes then prepare the next
+# batches. A data set is anything with a length and an index (here a list of pairs), and
+# a `collate` function makes a batch of examples. The loader is endless, and each epoch
+# has a new order.
 
 # %% [markdown] tags=["jax"]
 # JAX compiles anew for every new shape, so ours pads to multiples of 8, and drops an

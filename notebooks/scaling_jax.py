@@ -388,7 +388,7 @@ cases = {
 forecast = {name: step_seconds(**case) for name, case in cases.items()}
 pair, many, large = forecast.values()
 
-# %% tags=["shared", "say"]
+# %% tags=["shared"]
 rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
 head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
 say(table(head, *rows))
@@ -570,7 +570,7 @@ print("7 billion parameters, 80 GB:", way_to_share(7e9, 80e9))
 # both, manager = (model, adam(model)), CheckpointManager("/shared/run", options=last)
 # with open("my.txt", encoding="utf-8") as file:
 #     batches = draw_batches(file.read(), 1000, 32 * jax.device_count())
-# state, done = resume(manager, share(nnx.state(both)))  # sharded: share(…, "devices")
+# state, done = resume(manager, share(nnx.state(both)))  # or share(…, "devices")
 # nnx.update(both, state)
 # for i in range(done, len(batches)):
 #     loss = one_update(*both, share(batches[i], "devices"))

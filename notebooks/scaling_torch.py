@@ -394,7 +394,7 @@ cases = {
 forecast = {name: step_seconds(**case) for name, case in cases.items()}
 pair, many, large = forecast.values()
 
-# %% tags=["shared", "say"]
+# %% tags=["shared"]
 rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
 head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
 say(table(head, *rows))

@@ -483,11 +483,10 @@ plots.curves({title: lines}, **axes, marks="o", size=(6.5, 3.2))
 # ```
 
 # %% tags=["shared", "check"]
-# Checked: with a longer warm-up the highest rate works, and the lowest loss is lower
+# Checked: at the highest rate only a longer warm-up works
 bare, twentieth, quarter = swept.values()
 assert np.ptp([bare[0], twentieth[0], quarter[0]]) < 0.5
 assert bare[-1] > 2.2 and quarter[-1] < 1
-assert min(quarter) < min(bare) / 2
 
 # %% [markdown] tags=["shared"]
 # ## Extra: At a low rate, runs with and without warm-up ended alike
