@@ -692,10 +692,10 @@ assert mine > rule(my_sets)
 # * Photos? Take features of a trained network; `extract`, in an extra, does it.
 # * Other sizes? Sets need not have ten elements, because nothing in the model depends
 #   on their number. Change `s = 10` above, and the `s=10` of `draw_sets`.
-# * For a program of your own, copy the folder `helpers`, the folded set-up, `s`, `sizes`
-#   and the import of `train_test_split`; the functions `draw_sets`, `fixed_sets`,
-#   `sets_of`, `rule`, `odd_one_out`, `new_model` and `probabilities`; the class
-#   `SetModel`; and the cells of this section.
+# * For a program of your own, copy the folder `helpers`, the folded set-up, `s`,
+#   `sizes` and the import of `train_test_split`; the functions `draw_sets`,
+#   `fixed_sets`, `sets_of`, `rule`, `odd_one_out`, `new_model` and `probabilities`; the
+#   class `SetModel`; and the cells of this section.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** A softmax over the set always points to some

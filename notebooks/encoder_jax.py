@@ -494,8 +494,8 @@ fig
 say(
     "In this draw, before any training: without norms, the numbers before the last "
     f"block have a standard deviation of {wild[0][-1]:.1f}, and a query gives one of "
-    f"16 keys **{wild[1][-1]:.0%}** of its weight (dotted: all equal). With norms it is "
-    f"{calm[0][-1]:.1f} by construction, and the largest weight {calm[1][-1]:.0%}."
+    f"16 keys **{wild[1][-1]:.0%}** of its weight (dotted: all equal). With norms: "
+    f"{calm[0][-1]:.1f} by construction, and {calm[1][-1]:.0%}."
 )
 
 # %% tags=["shared", "check"]

@@ -388,22 +388,18 @@ cases = {
 forecast = {name: step_seconds(**case) for name, case in cases.items()}
 pair, many, large = forecast.values()
 
-# %% tags=["shared"]
-rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in forecast.items()]
-head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
-say(table(head, *rows))
-
 # %% tags=["shared", "say"]
-say(
-    f"Two GPUs need no fast link: the exchange takes {pair[1] / pair[0]:.0%} of the "
-    f"time of computing. On 64 hosts it takes **{many[1] / many[0]:.0%}**: each GPU "
-    f"computes {2**19 // 512:,} tokens only, but exchanges the whole gradient. A "
-    f"larger batch helps, if the training bears it: {large[1] / large[0]:.0%}."
-)
+rows = [[k, *(f"{x:.3f}" for x in v)] for k, v in forecast.items()]
+for row, v in zip(rows, forecast.values(), strict=True):
+    row.append(f"{v[1] / v[0]:.0%}")
+head = ["forecast (seconds)", "compute", "exchange", "one after the other", "overlap"]
+say(table([*head, "exchange / compute"], *rows))
 
 # %% [markdown] tags=["shared"]
-# (More devices for the same batch are called *strong scaling*; a batch that grows with
-# them, *weak scaling*.)
+# Two GPUs need no fast link. On 64 hosts, each GPU computes a 512th of the tokens, but
+# exchanges the whole gradient. A larger batch helps, if the training bears it. (More
+# devices for the same batch are called *strong scaling*; a batch that grows with them,
+# *weak scaling*.)
 #
 # How many times as fast are 64 hosts as one? It depends on `USED`: the faster a GPU
 # computes, the longer it waits. Without overlap, and with the most:
@@ -570,7 +566,7 @@ print("7 billion parameters, 80 GB:", way_to_share(7e9, 80e9))
 # both, manager = (model, adam(model)), CheckpointManager("/shared/run", options=last)
 # with open("my.txt", encoding="utf-8") as file:
 #     batches = draw_batches(file.read(), 1000, 32 * jax.device_count())
-# state, done = resume(manager, share(nnx.state(both)))  # or share(…, "devices")
+# state, done = resume(manager, share(nnx.state(both)))  # sharded: share(…, "devices")
 # nnx.update(both, state)
 # for i in range(done, len(batches)):
 #     loss = one_update(*both, share(batches[i], "devices"))
