@@ -392,10 +392,10 @@ say(table(["accuracy", *measured], *rows))
 say(f"Standard error, if all sets were independent: {100 * error:.1f} points.")
 
 # %% [markdown] tags=["shared"]
-# (Test sets share photos, so it is larger.) The rule without learning is far behind.
-# The regression is not: in our runs it was ahead of the model, with both frameworks. If
-# your classes have labels, and no others will come, naming them is the simpler way. Our
-# model is never told a class: labels only draw its sets.
+# (Test sets share photos, so the true error is larger.) The rule without learning is
+# far behind. The regression is not: in our runs it was ahead of the model, with both
+# frameworks. If your classes have labels, and no others will come, naming them is the
+# simpler way. Our model is never told a class: labels only draw its sets.
 
 # %% mystnb={"image": {"alt": "Two panels over the epochs. Left: the loss falls in training and in validation. Right: both accuracies rise; the baseline is a level line."}} tags=["shared", "figure"]
 ends = np.arange(settings.epochs) + 1
@@ -694,8 +694,8 @@ assert mine > rule(my_sets)
 #   on their number. Change `s = 10` above, and the `s=10` of `draw_sets`.
 # * For a program of your own, copy the folder `helpers`, the folded set-up, `s`,
 #   `sizes` and the import of `train_test_split`; the functions `draw_sets`,
-#   `fixed_sets`, `sets_of`, `rule`, `odd_one_out`, `new_model` and `probabilities`; the
-#   class `SetModel`; and the cells of this section.
+#   `fixed_sets`, `sets_of`, `from_the_others`, `rule`, `odd_one_out`, `new_model` and
+#   `probabilities`; the class `SetModel`; and the cells of this section.
 
 # %% [markdown] tags=["shared"]
 # **Exercise 3, an open question.** A softmax over the set always points to some
@@ -766,9 +766,9 @@ say(table(["what is removed", "accuracy"], *rows))
 # ## Extra: With all photos it makes fewer mistakes
 #
 # What does the tutorial's size reach? We trained it once, in PyTorch, on two cores: on
-# all 60,000 photos of CIFAR-10, with all 1,280 features of each. But for the number of
-# updates, its settings are those in the right column. [Program and
-# record](../book/how-this-was-built.md).
+# all 60,000 photos of CIFAR-10 (45,000 to train), with all 1,280 features of each. But
+# for features and number of updates, its settings are those in the right column.
+# [Program and record](../book/how-this-was-built.md).
 #
 # | setting | this page | the tutorial's, for CIFAR-100 |
 # |---|---|---|

@@ -368,10 +368,11 @@ print(f"estimated: {estimate:.0f} hours of an A100; published: {published:.0f}")
 print(f"utilisation, estimated: {a100 / sheet:.0%}; published: {reached:.0%}")
 
 # %% [markdown] tags=["shared"]
-# This is good enough for a plan. It is off because the huge training uses its GPUs less
-# well than this one. But small models leave a large GPU nearly idle. We recorded
-# eight trainings of this book on an NVIDIA H200. As its limit we take the measured rate
-# of a product of two matrices `2048 2048`:
+# This is good enough for a plan. It is off because the huge training, from which we
+# took the utilisation, used its GPUs less well than this one. A small model errs more:
+# it leaves a large GPU nearly idle. We recorded eight trainings of this book on an
+# NVIDIA H200. As its limit we take the measured rate of a product of two matrices `2048
+# 2048`:
 
 # %% tags=["shared", "say"]
 parts = recorded("h200-2026-11-27")[-1]["parts"]
@@ -561,7 +562,7 @@ say(table(head, *rows))
 # for more activations, and **half precision** ([Micikevicius et al.
 # 2018](https://arxiv.org/abs/1710.03740)). On an A100, its limit is 16 times that of
 # float32 (PyTorch's default for products), and twice that of TF32 (JAX's). But it keeps
-# only two to four digits, so weights and averages stay in float32.
+# only two or three digits, so weights and averages stay in float32.
 
 # %% [markdown] tags=["torch"]
 # In your own code, `nn.functional.scaled_dot_product_attention` picks a fused kernel,
@@ -569,7 +570,7 @@ say(table(head, *rows))
 # precision, and the peak memory of an update:
 
 # %% tags=["torch"]
-with torch.autocast(device, torch.bfloat16):  # half precision
+with torch.autocast(device, torch.bfloat16):  # old GPUs: float16, and a GradScaler
     loss = loss_of(model(data[0]), data[1])
 if device == "cuda":  # the peak memory of a step
     torch.cuda.reset_peak_memory_stats()

@@ -253,11 +253,11 @@ wine_score = wine_baseline.score(wine[test_rows], grapes[test_rows])
 # A number alone does not say which column it comes from. So each column has its own
 # embedding vector, which is multiplied by the number, and its own bias:
 # `LearnedPositions` adds a learned vector for each column, which is that bias
-# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, a token has a
-# place for each column, and is 0 but for the number in its own: so the product with the
-# embedding's matrix picks the vector of that column. Numbers are scaled by mean and
-# standard deviation *of the training rows*; all other rows stand for data that you do
-# not have yet. A row of three columns, the second one empty:
+# ([Gorishniy et al. 2021](https://arxiv.org/abs/2106.11959)). In code, the token of
+# column 3 is zero but at place 3, where the number stands. Times the embedding's
+# matrix, it gives that number times row 3, the vector of its column. Numbers are scaled
+# by mean and standard deviation *of the training rows*; all other rows stand for data
+# that you do not have yet. A row of three columns, the second one empty:
 
 
 # %% tags=["shared"]
@@ -454,8 +454,8 @@ for rate in (5e-4, 2e-3, 8e-3):  # with a third of the updates, to save time
     print(f"rate {rate}: validation loss {loss:.2f}")
 
 # %% [markdown] tags=["shared"]
-# So few utterances separate only large differences. We take the rate in the middle,
-# and train on all.
+# A small difference is luck with so few utterances. So we keep the usual rate, the one
+# in the middle, and train on all.
 
 # %% tags=["shared"]
 all_rows = np.arange(len(x))
@@ -788,8 +788,8 @@ say(table(["60 % are lost", "frames", "channels", "channels, this run"], *rows_s
 
 # %% [markdown] tags=["shared"]
 # A few lost frames matter little. With lost channels, the Transformer trained whole
-# falls as the regression does, in spite of its flags. Trained with gaps, both gain, but
-# are a little worse where nothing is lost: what counts is what training shows.
+# falls lower than the regression. Trained with gaps, both gain, but are a little worse
+# where nothing is lost: what counts is what training shows.
 
 # %% tags=["shared", "check"]
 # Checked: both gain from gaps in training, in this run and with five seeds

@@ -177,7 +177,7 @@ fig
 # | `batches`, `new` | lists of batches, to learn from and to be judged by |
 # | `guess` | the loss of guessing |
 # | `predict` | `predict(model, *batch)`: the predictions |
-# | `changed` | `changed(*batch)`: a tuple, changed where predictions must not look |
+# | `changed` | `changed(*batch)`: the batch, with new values where nothing may look |
 # | `n` | the updates of test 4 |
 #
 # The last three tests train the model, each from its first weights. Afterwards make a
@@ -479,8 +479,8 @@ assert moved["without"] < 1e-4 < 1e-2 < moved["with"]
 # `report` names the usual mistakes. Some take a sentence more, and each test has its
 # **false alarms**:
 #
-# * **Test 1: 0.7 to 1.5 of guessing.** NaN: an empty sequence, or a logarithm of 0;
-#   leave it out, use `log_softmax`. Too low: something is known already, or the
+# * **Test 1: 0.7 to 1.5 of guessing.** NaN: a sequence is empty (leave it out), or
+#   a logarithm got 0 (use `log_softmax`). Too low: something is known already, or the
 #   classes are not equally frequent, and `guess` is wrong. *False alarm*: few
 #   classes. A correct model with normally distributed logits exceeds the bound from a
 #   standard deviation of 1.35 (two classes), 1.55 (four), or 2.7 (a thousand).

@@ -464,7 +464,8 @@ assert few_new < on_validation and few_new < 0.93
 
 # %% tags=["shared"]
 table, kinds = load_breast_cancer(return_X_y=True)  # b i, b
-# Yours: table = np.genfromtxt("mine.csv", delimiter=",", skip_header=1)
+# Yours: table = np.genfromtxt("mine.csv", delimiter=",", skip_header=1), then
+# table, kinds = table[:, :-1], table[:, -1].astype(int)
 order = np.random.default_rng(0).permutation(len(table))
 table, kinds = table[order], kinds[order]  # the first 400 rows are for training
 mean, deviation = table[:400].mean(axis=0), table[:400].std(axis=0)  # i

@@ -466,7 +466,8 @@ assert few_new < on_validation and few_new < 0.93
 
 # %% tags=["shared"]
 table, kinds = load_breast_cancer(return_X_y=True)  # b i, b
-# Yours: table = np.genfromtxt("mine.csv", delimiter=",", skip_header=1)
+# Yours: table = np.genfromtxt("mine.csv", delimiter=",", skip_header=1), then
+# table, kinds = table[:, :-1], table[:, -1].astype(int)
 order = np.random.default_rng(0).permutation(len(table))
 table, kinds = table[order], kinds[order]  # the first 400 rows are for training
 mean, deviation = table[:400].mean(axis=0), table[:400].std(axis=0)  # i
@@ -571,10 +572,10 @@ def probabilities(logits):
 
 # %% [markdown] tags=["torch"]
 # Mistakes in labels should be found as well. PyTorch's own error at a label that is no
-# class leaves a GPU unusable. So later chapters use the following `cross_entropy`: it
-# refuses labels of a wrong kind or shape, makes the loss NaN where a label is no class,
-# and computes in float32. Its logits may have more axes, such as `b s c`; `flatten`
-# makes a row of each position.
+# class leaves a GPU unusable until Python restarts. So later chapters use the following
+# `cross_entropy`: it refuses labels of a wrong kind or shape, makes the loss NaN where
+# a label is no class, and computes in float32. Its logits may have more axes, such as
+# `b s c`; `flatten` makes a row of each position.
 
 
 # %% tags=["torch", "export"]

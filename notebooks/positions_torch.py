@@ -271,8 +271,8 @@ def rotary(x, offset=0):
 
 
 # %% [markdown] tags=["shared"]
-# We give every position the same query and the same key, so that only the positions
-# make a difference:
+# Every position has the same query and the same key here, and codes are added to them
+# without matrices. So what varies on the left is word · code; matrices would add to it:
 
 # %% tags=["shared"]
 query, key = np.random.default_rng(3).normal(size=(2, 8))
@@ -350,7 +350,8 @@ say(
 # **In your own code** take rotary positions where the distance counts, as in text and
 # in most signals; a learned table where the place itself does, as in pictures of one
 # size; and none for sets. For irregular times of measurement, make the `angle` in
-# `rotary` from these times, of shape `b 1 s 1`, in units of a usual gap.
+# `rotary` from these times, of shape `b 1 s 1`, in units of a usual gap, and hand them
+# from the model to each block: ours has no such argument.
 
 # %% [markdown] tags=["shared"]
 # ## Second half: the predictor gives each element an output

@@ -379,7 +379,7 @@ N = 1.5e9  # parameters: https://openai.com/index/better-language-models
 def step_seconds(n, tokens, link, n_parameters=N, used=USED):
     """Compute, exchange, one after the other, and with the most overlap."""
     compute = 6 * n_parameters * tokens / (n * FLOPS * used)
-    gradient_bytes = 2 * n_parameters  # in bfloat16
+    gradient_bytes = 2 * n_parameters  # in bfloat16; float32 is twice as much
     exchange = 2 * (n - 1) / n * gradient_bytes / link
     waits = max(0, exchange - compute * 2 / 3)
     return compute, exchange, compute + exchange, compute + waits
@@ -402,9 +402,10 @@ head = ["forecast (seconds)", "compute", "exchange", "one after the other", "ove
 say(table([*head, "exchange / compute"], *rows))
 
 # %% [markdown] tags=["shared"]
-# Two GPUs need no fast link. On 64 hosts, each GPU computes a 512th of the tokens, but
-# exchanges the whole gradient. A larger batch helps, if the training bears it. (More
-# devices for the same batch are called *strong scaling*; a batch that grows with them,
+# With so many tokens on each, two GPUs need no fast link. On 64 hosts, each GPU
+# computes a 512th of the tokens, but exchanges the whole gradient. A larger batch
+# helps, if the training bears it. (More devices for the same batch are called *strong
+# scaling*; a batch that grows with them,
 # *weak scaling*.)
 #
 # How many times as fast are 64 hosts as one? It depends on `USED`: the faster a GPU
@@ -423,8 +424,8 @@ for used in (0.3, USED, 0.6):
 # %% tags=["shared", "say"]
 say(
     f"So 64 times the machines give **{gains[0.6][0]:.0f} to {gains[0.3][1]:.0f} "
-    "times** the speed, if a GPU reaches 30% to 60% of its limit. With 10 Gbit/s for "
-    f"each, they need {slow[3] / one[2]:.1f} times as long as a single host."
+    "times** the speed, if a GPU reaches 30% to 60% of its limit. With only 10 "
+    f"Gbit/s for each, they are slower than one: {slow[3] / one[2]:.1f} times as long."
 )
 
 # %% tags=["shared", "check"]

@@ -31,7 +31,8 @@
 #
 # > **If you only want the recipe**: pre-norm; AdamW with a weight decay of 0.1, only on
 # > the matrices of dense layers and embeddings; warm-up over a twentieth of all
-# > updates, then a cosine; gradients clipped at norm 1; a peak rate of one thousandth
+# > updates (a quarter of a short run), then a cosine; gradients clipped at norm 1; a
+# > peak rate of one thousandth
 # > to begin with, then a *sweep* of others. If the loss stays at guessing: a longer
 # > warm-up or a lower peak. *With a longer warm-up, higher rates worked* measures both.
 
@@ -358,10 +359,10 @@ assert start.min() > 0.2 and kept.min() > 0.7
 assert lost[-1] < 0.01 * start[-1] and (np.diff(lost) < 0).all()
 
 # %% [markdown] tags=["shared"]
-# So the suspicion fits (the second extra returns to this). This is a test for your
-# own model, too: if its loss stays at guessing, compute $\delta$ after the last block,
-# before the training and now. Has it fallen to a hundredth? Then take smaller first
-# steps. If not, look for another cause, such as a bug.
+# So the suspicion fits (the second extra returns to this). This is a test for your own
+# model, too: if its loss stays at guessing, compute $\delta$ after the last block, with
+# dropout off, before the training and now. Has it fallen to a hundredth? Then take
+# smaller first steps. If not, look for another cause, such as a bug.
 
 # %% [markdown] tags=["shared"]
 # ## Small first steps helped, filled averages did not
@@ -407,10 +408,10 @@ assert np.median(ends[pre]) < 1
 
 # %% [markdown] tags=["shared"]
 # At this rate **large first steps** ruined the network, and post-norm made it more
-# sensitive. After small first steps, runs could bear the high rate. (With one framework
-# or the other, not every seed: a rate that rises slowly is safer than a jump.) Filling
-# the averages did not help. But they were filled while the weights stood still; that
-# they go wrong again once the weights move, this test does not exclude.
+# sensitive. After small first steps, most runs bore the high rate. (A seed may still
+# fail: a slow rise is safer than a jump.) Small steps fill the averages, too; but
+# filling alone did not help. That averages filled while the weights stood still go
+# wrong again once they move, this test does not exclude.
 #
 # This is one network and one task. But [Kalra & Barkeshli
 # 2024](https://arxiv.org/abs/2406.09405) find that small first steps matter in many,
@@ -647,10 +648,9 @@ assert largest < 0.3  # 1 without a common vector
 # %% [markdown] tags=["shared"]
 # ## Extra: Clipping limits the damage of one bad batch
 #
-# Why does the recipe clip? A batch whose gradient is a hundred times as long as usual
-# shortens Adam's steps for the rest of our 200 updates. Adam divides by a size that
-# contains the spike. But both averages remember it: $\mu$ makes some ten steps too
-# long, then $\nu$ makes hundreds too short. **Clipping by the
+# Why does the recipe clip? One gradient a hundred times as long as usual disturbs Adam
+# for the rest of our 200 updates. Both averages remember it: $\mu$ makes some ten steps
+# too long, then $\nu$ makes hundreds too short. **Clipping by the
 # global norm** shortens a gradient longer than $c$, and keeps its direction:
 #
 # $$g \leftarrow g\cdot\min\!\big(1,\ c/\lVert g\rVert\big),$$
