@@ -371,7 +371,7 @@ def named(classifier, x):
 
 
 classifier = LogisticRegression(C=0.01, max_iter=1000)  # small C: small weights
-classifier.fit(train.features, train.labels)
+classifier = classifier.fit(train.features, train.labels)
 
 # %% tags=["shared"]
 _, on_train = fixed_sets(train, n_test, seed=2)
@@ -595,7 +595,7 @@ _, held_back = fixed_sets(validation.only(seen), n_validation, seed=1)
 net = new_model()
 train_on(train_seen, held_back, net, fewer)
 names_seven = LogisticRegression(C=0.01, max_iter=1000)
-names_seven.fit(train_seen.features, train_seen.labels)
+names_seven = names_seven.fit(train_seen.features, train_seen.labels)
 
 # %% tags=["shared"]
 found_in, rule_in, named_in = {}, {}, {}
