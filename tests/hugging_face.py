@@ -1,8 +1,7 @@
 """Tiny random models of `transformers`, and what they and ours compute.
 
-``cases`` has the logits of each case and twenty tokens; ``by_theirs`` and ``by_ours``
-compute them, ``difference`` compares. The four checkpoints of the chapter *The
-Transformer of today*, in the form in which real ones are published, are written by
+``cases`` has the logits of each case and twenty tokens, ``by_theirs`` and ``by_ours``
+compute them. The four checkpoints of *The Transformer of today* are written by
 
     PYTHONPATH=notebooks python tests/hugging_face.py notebooks/helpers/data/tiny
 """
@@ -193,11 +192,8 @@ def write(folder, kind, seed):
 
 
 def as_published(folder, kind):
-    """Give a folder the peculiarities of the files that are on the hub.
-
-    GPT-2's tensors have no prefix, and its masks are among them; Llama's configuration
-    has the base of its rotary positions on top, as all had before transformers 5;
-    Qwen3's file has the output, although it is the embedding.
+    """What files on the hub have: GPT-2's no prefix, and its masks; Llama's the base of
+    its positions on top, as before transformers 5; Qwen3's the output, a tied one, too.
     """
     path, file = folder / "config.json", folder / "model.safetensors"
     config = json.loads(path.read_text("utf-8"))

@@ -1,15 +1,11 @@
 """Planted mistakes in the code that readers copy, and the test that finds each.
 
-By hand, after a change of the code or of the tests:
+    python tests/mistakes.py [rotary fit]  # all, or rows with one of these words
 
-    python tests/mistakes.py             # all of them
-    python tests/mistakes.py rotary fit  # those whose line has one of these words
-
-Each is made in a copy of the book, where its test must fail; in the copy without a
-mistake, all must pass. A mistake is a line of the table: what is wrong, the framework
-("both": code without one), the definition, one place in it and what replaces it, and
-the test, or the page whose own claims fail. The definition is sought in the helpers of
-the framework, in others, then on the pages; it may have several names.
+Each is made in a copy of the book, where its test must fail; without it, all must pass.
+A row: what is wrong, the framework ("both": code without one), the definition (in the
+framework's helpers, in others, then on the pages; it may have several names), one place
+in it and what replaces it, and the test, or the page whose own claims fail.
 """
 
 import ast

@@ -1,7 +1,6 @@
 """Whole models in NumPy float64, made of the parts of ``helpers.reference``.
 
-Both frameworks and the JavaScript of the playground are compared with them. Parameters
-and options are as there.
+Both frameworks and the playground's JavaScript are compared with them.
 """
 
 import numpy as np

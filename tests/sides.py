@@ -1,9 +1,8 @@
 """One adapter a framework, so that a test is written once and runs on both.
 
-A side has ``models``, the module ``helpers.jax`` or ``helpers.torch``, and a few verbs:
-``build`` makes a module (of a class, or of its name in the helpers), ``tensor`` and
-``mask`` convert NumPy arrays, ``grads`` differentiates. Results come back by
-``helpers.weights.as_numpy``. ``definitions`` has what stands on a page alone.
+A side has ``models`` (``helpers.jax`` or ``helpers.torch``), and verbs: ``build`` makes
+a module (of a class, or its name), ``tensor`` and ``mask`` convert NumPy arrays,
+``grads`` differentiates. ``definitions`` has what stands on a page alone.
 """
 
 import ast
@@ -114,10 +113,9 @@ on_both_sides = pytest.mark.parametrize(
 
 @cache
 def definitions(page):
-    """A module of what the open cells of a page define: ``definitions("vision_jax")``.
+    """A module of what the open cells of a page define, as ``"vision_jax"``, in order.
 
-    Imports, functions, classes and constants, in their order. A constant that needs a
-    number which the page computes is left out.
+    A constant that needs a number which the page computes is left out.
     """
     found = ModuleType(page)
     for cell in jupytext.read(NOTEBOOKS / f"{page}.py").cells:

@@ -1,7 +1,6 @@
 """Starting from a trained model: adapters of low rank, and a classifier of texts.
 
-Witnesses: PEFT, the formula of Hu et al. 2021 in NumPy, and the other
-framework.
+Witnesses: PEFT, Hu et al.'s formula in NumPy, and the other framework.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Positions: the formula of 2017, rotary positions, a learned table; the predictor."""
 
 import math
+import re
 
 import jax
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from flax import nnx
 
 from helpers.reference import sinusoidal_positions
+from helpers.show import DRAWINGS
 from helpers.weights import as_numpy, from_arrays, to_arrays
 from sides import assert_close, draw, fill, jax_side, on_both_sides, torch_side
 
@@ -201,3 +203,15 @@ def test_ids_and_one_hot_features_give_the_same_outputs(side):
     hidden = every.hidden(side.tensor(vectors.mean(axis=1)))
     relu = np.maximum(as_numpy(every.hidden_norm(hidden)), 0)
     assert_close(every.output(side.tensor(relu)), found[0])
+
+
+@on_both_sides
+def test_the_walk_through_shows_the_numbers_of_the_model(side):
+    model = side.build("Predictor", 5, 4, 2, ids=True, n_blocks=2, n_heads=2, f=16)
+    ids = side.tensor(np.array([[3, 1, 3]]))
+    placed = model.positions(x := model.embed(ids))
+    stages = x, placed, model.encoder(placed), model(ids)
+    expected = np.concatenate([as_numpy(stage).ravel() for stage in stages])
+    svg = (DRAWINGS / f"walk-through-{side.name}.svg").read_text("utf-8")
+    drawn = re.findall(r"<!-- (-?\d\.\d) -->", svg.replace("−", "-"))
+    np.testing.assert_allclose(np.array(drawn, float), expected, atol=0.06)

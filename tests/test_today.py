@@ -1,7 +1,6 @@
 """The Transformer of today: equal to published models, cached, padded, and strict.
 
-Three witnesses: `transformers`, live; logits that it left beside the tiny checkpoints;
-and what must hold of any such model.
+Witnesses: `transformers`, live, and its logits; what must hold of any such model.
 """
 
 from functools import cache

@@ -1,7 +1,6 @@
 """The build names what fails, and does nothing twice; ``make`` makes its environment.
 
-A tiny book, with the tools and the settings of this one, stands in for the real one;
-Python, pip and uv are stand-ins that write down how they were called.
+A tiny book with these tools; Python, pip and uv write down how they were called.
 """
 
 import os
