@@ -1,9 +1,9 @@
-"""The table of *Warm-up* with five seeds: the record that its pages quote.
+"""The tables of *Warm-up* with five seeds: the record that its pages quote.
 
     python -m benchmarks.warmup jax        (or torch)
 
-Runs the page's open cells up to the table, without the suspects, and writes the losses
-at the end of all runs to `warmup-seeds-jax.json`.
+Runs the page's open cells up to the last table, without the suspects, then its sweep
+of peak rates, and writes the losses at the end of all runs to `warmup-seeds-jax.json`.
 """
 
 import json
@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 
 import jupytext
@@ -40,6 +41,15 @@ def main(side):
     command = f"python -m benchmarks.warmup {side}"
     record = {"task": "warmup-seeds", "about": about, "command": command}
     record["losses"] = {name: x.round(3).tolist() for name, x in ends.items()}
+    record["swept"] = {}  # for each length of warm-up: a list of seeds for each peak
+    for name, w in page["lengths"].items():
+        schedule, rows = partial(page["warmup_cosine"], warmup=w, total=200), []
+        for peak in page["peaks"]:
+            runs, _ = page["train_seeds"](
+                schedule, peak=peak, seeds=range(5), **page["recipe"]
+            )
+            rows.append(page["final_losses"](np.float64(runs)).round(3).tolist())
+        record["swept"][name] = rows
     path = ROOT / f"warmup-seeds-{side}.json"
     path.write_text(json.dumps(record) + "\n", "utf-8")
     print(path, record)

@@ -468,10 +468,10 @@ regression misnames {misnamed[mistaken].mean():.0%} of the photos chosen in mist
 and {misnamed.mean():.0%} of all.""")
 
 # %% [markdown] tags=["shared"]
-# So some mistakes are between classes that look alike. Those above were of another
-# kind, with both frameworks: one of the nine does not look like the rest of its class,
-# such as a bird before a blue sky, and is taken for the odd one. With all photos and a
-# larger model there are fewer mistakes (an extra shows it).
+# So some mistakes are between classes that look alike. In the first set above, with
+# both frameworks, it was another kind: a bird before a blue sky, unlike the other
+# eight, is taken for the odd one. With all photos and a larger model there are fewer
+# mistakes (an extra shows it).
 #
 # ## Cutting connections shows which ones matter
 #

@@ -371,8 +371,8 @@ print(f"utilisation, estimated: {a100 / sheet:.0%}; published: {reached:.0%}")
 # This is good enough for a plan. It is off because the huge training, from which we
 # took the utilisation, used its GPUs less well than this one. A small model errs more:
 # it leaves a large GPU nearly idle. We recorded eight trainings of this book on an
-# NVIDIA H200. As its limit we take the measured rate of a product of two matrices `2048
-# 2048`:
+# NVIDIA H200. Its limit is the rate of a product of two matrices of 2,048 rows and
+# columns, measured beside them:
 
 # %% tags=["shared", "say"]
 parts = recorded("h200-2026-11-27")[-1]["parts"]

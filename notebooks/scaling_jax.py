@@ -399,8 +399,7 @@ say(table([*head, "exchange / compute"], *rows))
 # With so many tokens on each, two GPUs need no fast link. On 64 hosts, each GPU
 # computes a 512th of the tokens, but exchanges the whole gradient. A larger batch
 # helps, if the training bears it. (More devices for the same batch are called *strong
-# scaling*; a batch that grows with them,
-# *weak scaling*.)
+# scaling*; a batch that grows with them, *weak scaling*.)
 #
 # How many times as fast are 64 hosts as one? It depends on `USED`: the faster a GPU
 # computes, the longer it waits. Without overlap, and with the most:

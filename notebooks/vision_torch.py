@@ -572,9 +572,9 @@ say(f"Attention, beyond as much ink at random: {beyond:+.0f} points.")
 # %% [markdown] tags=["shared"]
 # Even random patches cost something: ink is gone, in a new way. The attended ones cost
 # more, but with them more ink goes. Only the difference from random ones with as much
-# ink can be due to the map: in our runs, a few points. The most ink costs more still,
-# and needs no model. One reason: by the last block, a patch's vector also contains the
-# others ([Abnar & Zuidema 2020](https://arxiv.org/abs/2005.00928)).
+# ink can be due to the map. The most ink costs more still, and needs no model. One
+# reason: by the last block, a patch's vector also contains the others ([Abnar & Zuidema
+# 2020](https://arxiv.org/abs/2005.00928)).
 
 # %% tags=["shared", "check"]
 # Checked: attended patches cost more than random ones of less ink; the most ink most
